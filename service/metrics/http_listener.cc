@@ -1,59 +1,73 @@
 #include "service/metrics/http_listener.h"
 
-#include <arpa/inet.h>
-#include <civetweb.h>
-#include <netinet/in.h>
+#include <microhttpd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "service/metrics/http_connections.h"
 #include "service/transport/sockets/address.h"
+#include "service/transport/sockets/port.h"
 
 namespace seine {
 namespace {
 
 constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";  // Prometheus's
 constexpr char kPlain[] = "text/plain; charset=utf-8";
+constexpr unsigned kThreads = 4;              // a scrape that takes long holds up its own alone
+constexpr size_t kConnectionBytes = 8 << 10;  // a request's, and its answer's headers
+constexpr unsigned kSilentSeconds = 2;        // of a client while nobody else comes
+constexpr std::chrono::milliseconds kLastAnswers{500};
 
 absl::Status Refused(absl::string_view why) { return absl::InvalidArgumentError(why); }
 
-// What the library says of a start that fails, on the thread that starts; nothing is written anywhere else.
-thread_local std::string* start_says = nullptr;
-int KeepLine(const mg_connection*, const char* line) {
-  if (start_says != nullptr && start_says->empty()) *start_says = line;
-  return 1;
+// Leaves most descriptors to calls: of few, few.
+size_t MostConnections() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 16;
+  return static_cast<size_t>(std::clamp<rlim_t>(limit.rlim_cur / 16, 12, 256));
 }
 
-// Connects to a port of this machine, and hangs up.
-void Knock(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  sockaddr_in to{};
-  int port = 0;
-  if (!absl::SimpleAtoi(address.substr(colon + 1), &port)) return;
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  if (inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) != 1) return;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return;
-  static_cast<void>(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)));
-  close(fd);
+MHD_Result Queue(MHD_Connection* to, unsigned code, const char* type, std::string text) {
+  auto body = std::make_unique<std::string>(std::move(text));
+  MHD_Response* const response = MHD_create_response_from_buffer_with_free_callback_cls(
+      body->size(), body->data(), [](void* held) { delete static_cast<std::string*>(held); }, body.get());
+  if (response == nullptr) return MHD_NO;
+  static_cast<void>(body.release());  // the response's
+  MHD_Result done = MHD_YES;
+  const auto header = [&](const char* name, const char* value) {
+    if (MHD_add_response_header(response, name, value) != MHD_YES) done = MHD_NO;
+  };
+  header("Content-Type", type);
+  header("Cache-Control", "no-store");
+  header("Connection", "close");
+  if (code == MHD_HTTP_METHOD_NOT_ALLOWED) header("Allow", "GET, HEAD");
+  if (done == MHD_YES) done = MHD_queue_response(to, code, response);
+  MHD_destroy_response(response);
+  return done;
 }
 
-void Send(mg_connection* connection, const char* status, const char* type, const std::string& body, bool head) {
-  const std::string header =
-      absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type, "\r\nContent-Length: ", body.size(),
-                   "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n");
-  mg_write(connection, header.data(), header.size());
-  if (!head) mg_write(connection, body.data(), body.size());
+MHD_Result Answer(const HttpListener::Answers& answers, MHD_Connection* to, absl::string_view method,
+                  absl::string_view path) {
+  if (method != "GET" && method != "HEAD") {
+    return Queue(to, MHD_HTTP_METHOD_NOT_ALLOWED, kPlain, "GET and HEAD alone\n");
+  }
+  if (path == "/metrics") return Queue(to, MHD_HTTP_OK, kTextFormat, answers.metrics());
+  if (path == "/livez") return Queue(to, MHD_HTTP_OK, kPlain, "ok\n");
+  if (path == "/readyz" || path == "/healthz") {
+    const std::string why = answers.not_ready();
+    return why.empty() ? Queue(to, MHD_HTTP_OK, kPlain, "ok\n")
+                       : Queue(to, MHD_HTTP_SERVICE_UNAVAILABLE, kPlain, why + "\n");
+  }
+  return Queue(to, MHD_HTTP_NOT_FOUND, kPlain, "there are /metrics, /livez, /readyz and /healthz\n");
 }
 
 }  // namespace
@@ -64,93 +78,94 @@ absl::StatusOr<std::string> ParseHttpAddress(absl::string_view text) {
     return Refused(
         absl::StrCat("'", text, "' is a Unix socket, and HTTP is served on TCP alone: write 127.0.0.1:PORT"));
   }
-  const auto beyond = [text] {
+  if (!address.ok()) return Refused(absl::StripPrefix(address.status().message(), "listen: "));
+  if (address->beyond_loopback) {
     return Refused(absl::StrCat("'", text,
                                 "' is beyond this machine's loopback, and metrics are served without credentials: "
                                 "listen on 127.0.0.1 and forward to it"));
-  };
-  if (!address.ok()) {
-    const absl::string_view why = address.status().message();
-    return absl::StrContains(why, "loopback") ? beyond() : Refused(absl::StripPrefix(why, "listen: "));
   }
   if (address->host == "localhost") address->host = "127.0.0.1";
-  if (absl::StrContains(address->host, ':')) {
-    return Refused(absl::StrCat("'", text, "' is IPv6, and HTTP is served on IPv4 alone: write 127.0.0.1:PORT"));
-  }
-  if (!absl::StartsWith(address->host, "127.")) return beyond();
   return address->ToString();
 }
 
-absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(const std::string& address, Answers answers) {
-  [[maybe_unused]] static const unsigned features = mg_init_library(0);  // for the life of the process
-  std::unique_ptr<HttpListener> listener(new HttpListener(std::move(answers)));
-  // Four threads: scrapes, and probes beside them. A client that sends or reads nothing holds one up for as long as
-  // the timeout, and the end of the server too: seined ends hard 900 ms after its grace.
-  const char* options[] = {"listening_ports",
-                           address.c_str(),
-                           "num_threads",
-                           "4",
-                           "request_timeout_ms",
-                           "800",
-                           "enable_keep_alive",
-                           "no",
-                           "enable_directory_listing",
-                           "no",
-                           nullptr};
-  mg_callbacks callbacks = {};
-  callbacks.log_message = KeepLine;
-  std::string why;
-  start_says = &why;
-  listener->context_ = mg_start(&callbacks, nullptr, options);
-  start_says = nullptr;
-  if (listener->context_ == nullptr) return absl::FailedPreconditionError(absl::StrCat("metrics.listen: ", why));
-  mg_server_port port = {};
-  const int ports = mg_get_server_ports(listener->context_, 1, &port);
-  listener->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports == 1 ? port.port : 0);
-  mg_set_request_handler(listener->context_, "**", &HttpListener::Handle, listener.get());
-  return listener;
-}
+// The library's threads and what they need, for as long as they run. No exception may pass through the library.
+class HttpListener::Daemon {
+ public:
+  Daemon(Answers answers, size_t most) : answers_(std::move(answers)), connections_(most), most_(most) {}
+  ~Daemon() {
+    if (daemon_ == nullptr) return;
+    const MHD_socket listening = MHD_quiesce_daemon(daemon_);
+    connections_.WaitForAnswers(kLastAnswers);
+    MHD_stop_daemon(daemon_);
+    MHD_destroy_response(no_memory_);
+    if (listening != MHD_INVALID_SOCKET) close(listening);
+  }
 
-// The library's thread looks at its end every two seconds, or when somebody connects.
-HttpListener::~HttpListener() {
-  if (context_ == nullptr) return;
-  std::atomic<bool> ended{false};
-  std::thread stops([&] {
-    mg_stop(context_);
-    ended = true;
-  });
-  while (!ended) {
-    Knock(address_);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  // Takes the bound socket where it succeeds.
+  bool Start(int fd) {
+    no_memory_ = MHD_create_response_from_buffer(0, nullptr, MHD_RESPMEM_PERSISTENT);
+    if (no_memory_ == nullptr) return false;
+    // The library shares its limit among the threads; connections_ ends what is too many long before, any thread's.
+    daemon_ = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC, 0, nullptr, nullptr, &Request, this,
+                               MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, kThreads,
+                               MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(2 * kThreads * most_),
+                               MHD_OPTION_CONNECTION_TIMEOUT, kSilentSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                               kConnectionBytes, MHD_OPTION_NOTIFY_CONNECTION, &Changed, this, MHD_OPTION_END);
+    if (daemon_ == nullptr) MHD_destroy_response(no_memory_);
+    return daemon_ != nullptr;
   }
-  stops.join();
-}
 
-int HttpListener::Handle(mg_connection* connection, void* self) {
-  try {
-    static_cast<const HttpListener*>(self)->Answer(connection);
-  } catch (const std::bad_alloc&) {  // ahead of the first byte: the answer is made before it is sent
-    constexpr char kNoMemory[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    mg_write(connection, kNoMemory, sizeof(kNoMemory) - 1);
+ private:
+  // Called when a request's headers are here, and not again where that answers it.
+  static MHD_Result Request(void* self, MHD_Connection* from, const char* path, const char* method, const char*,
+                            const char*, size_t*, void**) {
+    auto* const daemon = static_cast<Daemon*>(self);
+    const MHD_ConnectionInfo* const info = MHD_get_connection_info(from, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    daemon->connections_.Asked(static_cast<HttpConnections::Connection*>(info->socket_context));
+    try {
+      return Answer(daemon->answers_, from, method, path);
+    } catch (const std::bad_alloc&) {
+      return MHD_queue_response(from, MHD_HTTP_SERVICE_UNAVAILABLE, daemon->no_memory_);
+    }
   }
-  return 1;
-}
+  static void Changed(void* self, MHD_Connection* connection, void** context, MHD_ConnectionNotificationCode what) {
+    HttpConnections& connections = static_cast<Daemon*>(self)->connections_;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+      return connections.Ended(static_cast<HttpConnections::Connection*>(*context));
+    }
+    *context = connections.Began(MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+  }
 
-void HttpListener::Answer(mg_connection* connection) const {
-  const mg_request_info* const request = mg_get_request_info(connection);
-  const absl::string_view method = request->request_method, path = request->local_uri;
-  const bool head = method == "HEAD";
-  if (!head && method != "GET") {
-    return Send(connection, "405 Method Not Allowed\r\nAllow: GET, HEAD", kPlain, "GET and HEAD alone\n", false);
+  const Answers answers_;
+  HttpConnections connections_;
+  const size_t most_;
+  MHD_Response* no_memory_ = nullptr;
+  MHD_Daemon* daemon_ = nullptr;
+};
+
+HttpListener::HttpListener(std::string address, std::unique_ptr<Daemon> daemon)
+    : address_(std::move(address)), daemon_(std::move(daemon)) {}
+
+HttpListener::~HttpListener() = default;
+
+absl::StatusOr<std::unique_ptr<HttpListener>> HttpListener::Open(const std::string& text, Answers answers) {
+  const auto failed = [](absl::string_view why) {
+    return absl::FailedPreconditionError(absl::StrCat("metrics.listen: ", why));
+  };
+  absl::StatusOr<Address> address = ParseAddress(text);
+  if (!address.ok()) return failed(address.status().message());
+  const absl::StatusOr<int> fd = BindPort(&*address);
+  if (!fd.ok()) return failed(fd.status().message());
+  if (listen(*fd, SOMAXCONN) != 0) {
+    close(*fd);
+    return failed(absl::StrCat(address->ToString(), " is in use"));
   }
-  if (path == "/metrics") return Send(connection, "200 OK", kTextFormat, answers_.metrics(), head);
-  if (path == "/livez") return Send(connection, "200 OK", kPlain, "ok\n", head);
-  if (path == "/readyz" || path == "/healthz") {
-    const std::string why = answers_.not_ready();
-    return why.empty() ? Send(connection, "200 OK", kPlain, "ok\n", head)
-                       : Send(connection, "503 Service Unavailable", kPlain, why + "\n", head);
+  auto daemon = std::make_unique<Daemon>(std::move(answers), MostConnections());
+  if (!daemon->Start(*fd)) {
+    close(*fd);
+    return failed("the system has no thread or no memory for it");
   }
-  Send(connection, "404 Not Found", kPlain, "there are /metrics, /livez, /readyz and /healthz\n", head);
+  return std::unique_ptr<HttpListener>(new HttpListener(address->ToString(), std::move(daemon)));
 }
 
 }  // namespace seine

@@ -5,8 +5,8 @@
 //   /readyz   200: calls are served; else 503 and the reason
 //   /healthz  both: 200 or 503 as /readyz
 //
-// It has no credentials and no encryption, so it listens on loopback alone. Debian's HTTP library (civetweb) takes
-// neither Unix sockets nor IPv6.
+// It has no credentials and no encryption, so it listens on loopback alone. A client that is slow, or sends nothing,
+// holds nobody up (http_connections.h).
 #ifndef SEINE_SERVICE_METRICS_HTTP_LISTENER_H_
 #define SEINE_SERVICE_METRICS_HTTP_LISTENER_H_
 
@@ -18,13 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-struct mg_connection;
-struct mg_context;
-
 namespace seine {
 
-// "HOST:PORT" of metrics.listen, the host as the HTTP library takes it. INVALID_ARGUMENT saying why an address is not
-// taken.
+// "HOST:PORT" of metrics.listen. INVALID_ARGUMENT saying why an address is not taken.
 absl::StatusOr<std::string> ParseHttpAddress(absl::string_view text);
 
 class HttpListener {
@@ -37,20 +33,18 @@ class HttpListener {
 
   // Listens on an address of ParseHttpAddress and answers. FAILED_PRECONDITION naming metrics.listen: it cannot.
   static absl::StatusOr<std::unique_ptr<HttpListener>> Open(const std::string& address, Answers answers);
-  ~HttpListener();  // answers what is under way, then closes
+  ~HttpListener();  // answers what is under way, for half a second at most, then closes
   HttpListener(const HttpListener&) = delete;
   HttpListener& operator=(const HttpListener&) = delete;
 
   const std::string& address() const { return address_; }  // HOST:PORT, the port that was taken
 
  private:
-  explicit HttpListener(Answers answers) : answers_(std::move(answers)) {}
-  static int Handle(mg_connection* connection, void* self);
-  void Answer(mg_connection* connection) const;
+  class Daemon;
+  explicit HttpListener(std::string address, std::unique_ptr<Daemon> daemon);
 
-  const Answers answers_;
-  std::string address_;
-  mg_context* context_ = nullptr;
+  const std::string address_;
+  const std::unique_ptr<Daemon> daemon_;
 };
 
 }  // namespace seine

@@ -38,7 +38,7 @@ const std::vector<Rule>& Rules() {
         "kernels/codecs/codec_traits.h", "kernels/ops/learn/oja.h", "kernels/ops/score_keys/score_keys.h",
         "kernels/ops/search/search.h"}},
       {"service/metrics/",
-       {"std", "absl", "civetweb", "prometheus", "profile", "index", "service"},
+       {"std", "absl", "libmicrohttpd", "prometheus", "profile", "index", "service"},
        {"kernels/backend.h", "kernels/ops/search/search.h"}},
       {"service/",
        {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "openssl", "profile",
@@ -75,7 +75,7 @@ std::string GroupOf(bool angled, const std::string& header) {
     if (!angled) return "relative";
     if (Matches(header, R"(.*intrin\.h|arm_(neon|sve)\.h)")) return "intrinsics";
     if (Matches(header, "xxh(ash|3).h")) return "xxhash";
-    if (header == "civetweb.h") return "civetweb";
+    if (header == "microhttpd.h") return "libmicrohttpd";
     if (Matches(header, "(cuda|cublas|mma|nv).*")) return "cuda";
     if (Matches(header, "(omp|cblas|f77blas|lapacke).*")) return "faiss";
     return "std";

@@ -9,23 +9,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace seine {
 namespace {
-
-// Whose a connection is: the process at the other end of a Unix socket, or the host of a port.
-std::string ClientOf(int fd) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
-  const auto bytes = [](const auto& host) { return std::string(reinterpret_cast<const char*>(&host), sizeof(host)); };
-  if (address.ss_family == AF_INET) return bytes(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
-  if (address.ss_family == AF_INET6) return bytes(reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-  ucred owner{};
-  length = sizeof(owner);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &length) == 0 ? absl::StrCat("process ", owner.pid) : "";
-}
 
 // The connection's name as gRPC 1.51 makes it. Of a link-local address of IPv6 it makes another: nobody finds that.
 std::string PeerName(int fd) {
@@ -56,6 +45,18 @@ void Discard(int connection) {
 
 }  // namespace
 
+Connections::Client Connections::ClientOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  const auto bytes = [](const auto& host) { return std::string(reinterpret_cast<const char*>(&host), sizeof(host)); };
+  if (address.ss_family == AF_INET) return {0, bytes(reinterpret_cast<const sockaddr_in&>(address).sin_addr)};
+  if (address.ss_family == AF_INET6) return {0, bytes(reinterpret_cast<const sockaddr_in6&>(address).sin6_addr)};
+  ucred owner{};
+  length = sizeof(owner);
+  return {getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &length) == 0 ? owner.pid : 0, ""};
+}
+
 Connections::Connections() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 Connections::~Connections() {
@@ -69,6 +70,7 @@ void Connections::Add(int connection) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Connection& added = open_[fd];
   added.name = PeerName(connection);
+  added.client = ClientOf(connection);
   added.unsent_since = std::chrono::steady_clock::now();
   names_[added.name] = fd;
   epoll_event event{};  // the end alone: EPOLLHUP and EPOLLERR always come
@@ -116,15 +118,24 @@ bool Connections::Ended(const std::string& peer, CallEnd end) {
   const auto named = names_.find(peer);
   if (named == names_.end()) return false;  // it is gone
   const int fd = named->second;
-  if (!open_[fd].resets.Count(end, now)) return false;
+  Connection& connection = open_[fd];
+  if (!connection.resets.Count(end, now, CutsOf(connection.client, now))) return false;
   names_.erase(named);  // what else has come of it counts no more
   CutFlood(fd, now);
   return true;
 }
 
+int Connections::CutsOf(const Client& client, Time now) const {
+  if (floods_.empty()) return 0;
+  const auto flood = floods_.find(client);
+  return flood == floods_.end() || now - flood->second.last >= kRemembered ? 0 : flood->second.cuts;
+}
+
 void Connections::CutFlood(int fd, Time now) {
-  std::erase_if(refused_, [now](const auto& client) { return client.second <= now; });
-  refused_[ClientOf(fd)] = now + kRefusedFor;
+  std::erase_if(floods_, [now](const auto& client) { return now - client.second.last >= kRemembered; });
+  Flood& flood = floods_[open_[fd].client];
+  flood.cuts = std::min(flood.cuts + 1, ResetWindow::kMostHalvings);
+  flood.last = now;
   shutdown(fd, SHUT_RDWR);
   Discard(fd);  // thousands of calls may have come that gRPC has not seen
   ++cut_resets_;
@@ -132,9 +143,11 @@ void Connections::CutFlood(int fd, Time now) {
 
 bool Connections::Refuses(int connection) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (refused_.empty()) return false;
-  const auto refused = refused_.find(ClientOf(connection));
-  return refused != refused_.end() && std::chrono::steady_clock::now() < refused->second;
+  if (floods_.empty()) return false;
+  const Client client = ClientOf(connection);
+  const auto flood = floods_.find(client);
+  return client.process != 0 && flood != floods_.end() &&
+         std::chrono::steady_clock::now() - flood->second.last < kRefusedFor;
 }
 
 int64_t Connections::count() const {

@@ -1,7 +1,6 @@
 #include "service/transport/sockets/listener.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -22,6 +21,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/thread_name.h"
+#include "service/transport/sockets/port.h"
 
 namespace seine {
 namespace {
@@ -164,34 +164,10 @@ absl::Status Listener::OpenUnix() {
 }
 
 absl::Status Listener::OpenPort() {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  const int error = getaddrinfo(address_.host.c_str(), std::to_string(address_.port).c_str(), &hints, &found);
-  if (error != 0) return absl::InvalidArgumentError(absl::StrCat("listen: ", address_.host, ": ", gai_strerror(error)));
-  const absl::Cleanup free_found = [found] { freeaddrinfo(found); };
-  int failed = EAFNOSUPPORT;
-  for (const addrinfo* a = found; a != nullptr && fd_ < 0; a = a->ai_next) {
-    const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
-    if (fd < 0) continue;  // a family that this machine lacks
-    const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));  // a port in TIME_WAIT is free
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0) {
-      fd_ = fd;
-    } else {
-      failed = errno;
-      close(fd);
-    }
-  }
-  if (fd_ < 0 && failed == EADDRINUSE) return InUse(address_);
-  if (fd_ < 0) {
-    return Refused(absl::StrCat(address_.ToString(), ": ", failed == EACCES ? "not permitted" : std::strerror(failed)));
-  }
-  sockaddr_storage taken{};
-  socklen_t length = sizeof(taken);
-  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&taken), &length) != 0) return Refused(strerror(errno));
-  address_.port = ntohs(taken.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(taken).sin6_port
-                                                    : reinterpret_cast<const sockaddr_in&>(taken).sin_port);
+  const absl::StatusOr<int> bound = BindPort(&address_);
+  if (absl::IsAlreadyExists(bound.status())) return InUse(address_);
+  if (!bound.ok()) return absl::Status(bound.status().code(), absl::StrCat("listen: ", bound.status().message()));
+  fd_ = *bound;
   return absl::OkStatus();
 }
 
@@ -227,7 +203,7 @@ int Listener::Accept() { return accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SO
 void Listener::Work() {
   NameThread("listener");
   static const std::string full = GoAway("the server has no descriptor left for another connection; try again later");
-  static const std::string flooded = GoAway("too many streams of this client were reset; try again in a second");
+  static const std::string flooded = GoAway("too many streams of this process were reset; try again in a second");
   pollfd waits[] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}, {connections_->ended_fd(), POLLIN, 0}};
   const auto refuse = [this](int fd, const std::string& go_away) {
     refused_.fetch_add(1, std::memory_order_relaxed);

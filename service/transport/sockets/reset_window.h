@@ -21,17 +21,18 @@ class ResetWindow {
   static constexpr auto kTime = std::chrono::seconds(1);
   static constexpr int64_t kMostResets = 512;       // twice the streams that a connection may have open
   static constexpr int64_t kMostLateResets = 4096;  // each counts an eighth
+  static constexpr int kMostHalvings = 4;
 
   // Counts a call that ended at `now`, which never goes back. True: within a second more than kMostResets were reset,
-  // and they are more than half of all.
-  [[nodiscard]] bool Count(CallEnd end, Time now) {
+  // halved so many times, and they are more than half of all.
+  [[nodiscard]] bool Count(CallEnd end, Time now, int halvings = 0) {
     if (now - began_ >= kTime) {
       began_ = now;
       served_ = resets_ = weight_ = 0;
     }
     (end == CallEnd::kServed ? served_ : resets_) += 1;
     if (end != CallEnd::kServed) weight_ += end == CallEnd::kReset ? kLateWeight : 1;
-    return weight_ > kMostLateResets && resets_ > served_;
+    return weight_ > kMostLateResets >> halvings && resets_ > served_;
   }
 
  private:

@@ -2,11 +2,15 @@
 #include "service/transport/sockets/connections.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "service/transport/rpc.h"
@@ -85,7 +89,7 @@ class Pair {
   int ends_[2] = {-1, -1};
 };
 
-TEST(ConnectionsTest, AFloodCutsItsOwnConnectionAndRefusesItsClientForAWhile) {
+TEST(ConnectionsTest, AFloodCutsItsOwnConnectionAndItsClientMayMakeFewer) {
   Connections connections;
   const Pair flood, other;
   connections.Add(flood.served());
@@ -97,10 +101,58 @@ TEST(ConnectionsTest, AFloodCutsItsOwnConnectionAndRefusesItsClientForAWhile) {
   EXPECT_EQ(connections.cut_resets(), 1);
   EXPECT_TRUE(flood.Ended());
   EXPECT_FALSE(other.Ended());
-  EXPECT_TRUE(connections.Refuses(other.served()));  // both are this process's
-  EXPECT_FALSE(connections.Ended(other.peer(), CallEnd::kReset));
+  // Both are this process's: it is refused for a second, and what it has open may make half as many.
+  EXPECT_TRUE(connections.Refuses(other.served()));
+  for (int64_t i = 0; i < ResetWindow::kMostResets / 2; ++i) {
+    ASSERT_FALSE(connections.Ended(other.peer(), CallEnd::kReset)) << i;
+  }
+  EXPECT_TRUE(connections.Ended(other.peer(), CallEnd::kReset));
+  for (int cuts_before = 2; cuts_before < 8; ++cuts_before) {
+    const Pair next;
+    connections.Add(next.served());
+    const int64_t most = std::max<int64_t>(ResetWindow::kMostResets >> cuts_before, 32);
+    for (int64_t i = 0; i < most; ++i) ASSERT_FALSE(connections.Ended(next.peer(), CallEnd::kReset)) << i;
+    EXPECT_TRUE(connections.Ended(next.peer(), CallEnd::kReset)) << cuts_before;
+    EXPECT_TRUE(next.Ended());
+    connections.Sweep();
+  }
+  const Pair works;  // as many served calls: no flood, however many there were
+  connections.Add(works.served());
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_FALSE(connections.Ended(works.peer(), CallEnd::kServed));
+    EXPECT_FALSE(connections.Ended(works.peer(), CallEnd::kReset));
+  }
   connections.Sweep();
   EXPECT_EQ(connections.count(), 1);
+}
+
+// Two clients of one host.
+TEST(ConnectionsTest, AHostIsNeverRefused) {
+  const int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(at);
+  ASSERT_EQ(bind(listening, reinterpret_cast<sockaddr*>(&at), length), 0);
+  ASSERT_EQ(listen(listening, 8), 0);
+  getsockname(listening, reinterpret_cast<sockaddr*>(&at), &length);
+  Connections connections;
+  std::vector<int> open = {listening};
+  for (int i = 0; i < 6; ++i) {
+    open.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(open.back(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+    sockaddr_in from{};
+    length = sizeof(from);
+    open.push_back(accept4(listening, reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
+    ASSERT_FALSE(connections.Refuses(open.back())) << i;
+    connections.Add(open.back());
+    const std::string peer = absl::StrCat("ipv4:127.0.0.1:", ntohs(from.sin_port));
+    const int64_t most = std::max<int64_t>(ResetWindow::kMostResets >> i, 32);
+    for (int64_t reset = 0; reset < most; ++reset) ASSERT_FALSE(connections.Ended(peer, CallEnd::kReset)) << reset;
+    EXPECT_TRUE(connections.Ended(peer, CallEnd::kReset)) << i;
+  }
+  EXPECT_EQ(connections.cut_resets(), 6);
+  for (const int fd : open) close(fd);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/soak/attacks/helpers.h"
@@ -37,7 +38,63 @@ void ResetOn(const Target& target, int thread, uint32_t at_once, bool pause, Tal
   }
 }
 
+// Frames that cost a client nothing and ask a server for something. A well-behaved client sends few of them.
+std::vector<std::string> ControlFrames() {
+  const auto frame = [](uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+    return RawConnection::Frame(type, flags, stream, payload);
+  };
+  const std::string zeros(8, '\0');
+  return {frame(6, 0, 0, zeros),                                                   // PING
+          frame(4, 0, 0, ""),                                                      // SETTINGS
+          frame(4, 0, 0, std::string("\0\x04\0\x01\0\0\0\x04\0\0\xff\xff", 12)),  // SETTINGS: two windows
+          frame(2, 0, 3, std::string("\0\0\0\0\x10", 5)),                          // PRIORITY
+          frame(8, 0, 0, std::string("\0\0\0\x01", 4)),                            // WINDOW_UPDATE
+          frame(0xfa, 0, 0, zeros),                                                // of no known type
+          frame(6, 1, 0, zeros),                                                   // a PING's acknowledgement
+          frame(RawConnection::kData, 0, 1, "")};                                  // DATA of a stream that has ended
+}
+
+// 40 connections, each of which sends frame after frame of one of these kinds, 4,096 in a packet, and reads nothing or,
+// where it is `polite`, what is there. What the server cuts off comes again.
+void Control(const Target& target, const std::vector<std::string>& kinds, bool polite, Tally& tally) {
+  constexpr size_t kConnections = 40, kFrames = 4096;
+  std::vector<std::string> packets;
+  for (const std::string& kind : kinds) {
+    for (size_t i = 0; i < kFrames; ++i) (i == 0 ? packets.emplace_back() : packets.back()) += kind;
+  }
+  std::vector<std::unique_ptr<RawConnection>> open(kConnections);
+  for (size_t next = 0;; ++next) {
+    auto& connection = open[next % kConnections];
+    if (connection == nullptr) {
+      connection = std::make_unique<RawConnection>(target.endpoint);
+      // The stream's error is an answer that nobody reads.
+      if (!connection->Open() || !connection->Handshake(1000) ||
+          !connection->Send(RawConnection::OpenedAndReset(1, kFlooded[2]))) {
+        connection = nullptr;
+        continue;
+      }
+    }
+    const size_t sent = connection->SendNow(packets[next % packets.size()]);
+    if (polite) connection->Drain();
+    const size_t frames = sent / kinds[next % packets.size()].size();
+    tally.CaseAndFault(static_cast<int64_t>(frames));
+    if (connection->closed()) connection = nullptr;
+    if (next % kConnections == 0) Pause(1);
+  }
+}
+
 }  // namespace
+
+void Pings(const Target& target, Tally& tally) { Control(target, {ControlFrames()[0]}, /*polite=*/false, tally); }
+
+void ReadPings(const Target& target, Tally& tally) { Control(target, {ControlFrames()[0]}, /*polite=*/true, tally); }
+
+void Settings(const Target& target, Tally& tally) {
+  const std::vector<std::string> all = ControlFrames();
+  Control(target, {all[1], all[2]}, /*polite=*/false, tally);
+}
+
+void ControlFlood(const Target& target, Tally& tally) { Control(target, ControlFrames(), /*polite=*/true, tally); }
 
 void Resets(const Target& target, Tally& tally) {
   InParallel(2, [&](int thread) { ResetOn(target, thread, 1, /*pause=*/true, tally); });

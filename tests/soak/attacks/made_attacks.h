@@ -14,6 +14,10 @@ void Queue(const Target& target, Tally& tally);
 // cancels.cc
 void Cancels(const Target& target, Tally& tally);
 // connections.cc
+void Pings(const Target& target, Tally& tally);
+void ReadPings(const Target& target, Tally& tally);
+void Settings(const Target& target, Tally& tally);
+void ControlFlood(const Target& target, Tally& tally);
 void Resets(const Target& target, Tally& tally);
 void ResetFlood(const Target& target, Tally& tally);
 void Descriptors(const Target& target, Tally& tally);

@@ -142,7 +142,7 @@ void Bystander::Probe() {
       if (!status.ok()) Failed("GetServerInfo: " + status.error_message());
     }
     const auto begin = Clock::now();
-    RawConnection connection(endpoint_, RawConnection::kOther);
+    RawConnection connection(endpoint_);
     if (connection.Open() && connection.Handshake(10000)) {
       connections_.all.push_back(Since(begin));
     } else if (!expects_refusals) {

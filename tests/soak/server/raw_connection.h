@@ -16,9 +16,7 @@ namespace seine::soak {
 
 class RawConnection {
  public:
-  static constexpr char kAttacker[] = "127.0.0.2", kOther[] = "127.0.0.1";
-  // `endpoint`: as Endpoint::ToString. `host`: whose the connection is over TCP, for a server refuses hosts.
-  explicit RawConnection(const std::string& endpoint, const char* host = kAttacker);
+  explicit RawConnection(const std::string& endpoint);  // as Endpoint::ToString
   ~RawConnection();
   RawConnection(RawConnection&& other) noexcept;
   RawConnection(const RawConnection&) = delete;
@@ -27,6 +25,9 @@ class RawConnection {
   // Sends the preface and SETTINGS, and waits for the server's first frame. False: none, or a GOAWAY, within the time.
   bool Handshake(int milliseconds);
   bool Send(const std::string& bytes) const;  // false: the server has closed, or does not read for a second
+  // Sends what the server takes at once, and returns how many bytes that were.
+  size_t SendNow(const std::string& bytes);
+  bool closed() const { return closed_; }  // SendNow has seen the server's end of the connection
   // Reads and drops what is there. False: the server has ended the connection, or a read began with a GOAWAY.
   bool Drain() const;
   void Take(size_t bytes) const;  // the same, of at most so many bytes
@@ -45,8 +46,9 @@ class RawConnection {
   ssize_t Receive(void* bytes, size_t most) const;  // as recv with MSG_DONTWAIT
   ssize_t SendSome(const std::string& bytes, size_t from) const;
   Endpoint endpoint_;
-  const char* host_;
   int fd_ = -1;
+  bool closed_ = false;
+  std::string left_;  // of a packet that SendNow has begun
   std::unique_ptr<TlsStream> tls_;  // null: none
 };
 
