@@ -44,7 +44,7 @@ class AttackRun {
 
   void Run() {
     if (!server_.Serves()) return Failed("the server did not start: " + server_.process().Output());
-    Bystander bystander(server_.endpoint().ToString());
+    Bystander bystander(server_.endpoint().ToString(), server_.metrics());
     if (!bystander.ok()) return Failed("the bystander's prompt failed");
     const auto before = static_cast<double>(server_.process().ResidentBytes());
     const double stored = server_.SumOf(kStored);
@@ -71,7 +71,8 @@ class AttackRun {
     if (attack_ == nullptr) return;
     attacker_ = std::make_unique<ChildProcess>(
         std::vector<std::string>{options_.self, "--attack", attack_->name, "--server", server_.endpoint().ToString(),
-                                 "--seed", absl::StrCat(options_.seed), "--seconds", absl::StrCat(options_.seconds)},
+                                 "--metrics", server_.metrics(), "--seed", absl::StrCat(options_.seed), "--seconds",
+                                 absl::StrCat(options_.seconds)},
         server_.folder(), "attack", 0, /*niceness=*/10);
     WaitForLine(*attacker_, "cases ", 20);
   }
@@ -145,7 +146,8 @@ void RunAttack(const Attack* attack, const RunOptions& options, Result* result) 
   AttackRun(attack, options, result).Run();
 }
 
-int MakeAttack(const std::string& name, const std::string& endpoint, const RunOptions& options) {
+int MakeAttack(const std::string& name, const std::string& endpoint, const std::string& metrics,
+               const RunOptions& options) {
   if (name == kHoldChannel) return HoldChannel(endpoint);
   const auto& all = Attacks();
   const auto attack = std::find_if(all.begin(), all.end(), [&](const Attack& a) { return name == a.name; });
@@ -157,7 +159,7 @@ int MakeAttack(const std::string& name, const std::string& endpoint, const RunOp
       if (tally.cases() > 0) tally.Print();
     }
   }).detach();
-  attack->run({endpoint, options.seed, options.seconds}, tally);
+  attack->run({endpoint, metrics, options.seed, options.seconds}, tally);
   for (;;) pause();
 }
 

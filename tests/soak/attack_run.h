@@ -12,7 +12,8 @@ namespace seine::soak {
 void RunAttack(const Attack* attack, const RunOptions& options, Result* result);
 
 // The part of the child process that attacks; never returns.
-int MakeAttack(const std::string& name, const std::string& endpoint, const RunOptions& options);
+int MakeAttack(const std::string& name, const std::string& endpoint, const std::string& metrics,
+               const RunOptions& options);
 
 }  // namespace seine::soak
 

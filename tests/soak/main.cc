@@ -29,7 +29,7 @@ const std::map<std::string, Transport> kTransports = {
     {"unix", Transport::kUnix}, {"tcp", Transport::kTcp}, {"tls", Transport::kTls}};
 
 struct Child {
-  std::string attack, server, mover;  // of this program as a child
+  std::string attack, server, metrics, mover;  // of this program as a child
 };
 
 // Turns the name of a transport into its number, as CLI11 wants it.
@@ -64,6 +64,7 @@ int Main(int argc, char** argv) {
       ->option_text("unix|tcp|tls");
   app.add_option("--attack", child.attack)->group("");
   app.add_option("--server", child.server)->group("");
+  app.add_option("--metrics", child.metrics)->group("");
   app.add_option("--mover", child.mover)->group("");
   try {
     app.parse(argc, argv);
@@ -74,7 +75,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   signal(SIGPIPE, SIG_IGN);
-  if (!child.attack.empty()) return MakeAttack(child.attack, child.server, options.run);
+  if (!child.attack.empty()) return MakeAttack(child.attack, child.server, child.metrics, options.run);
   if (!child.mover.empty()) return RunMover(MoverOrder::Parse(child.mover));
   if (list) {
     for (const Member& member : Members()) std::cout << member.name << ": " << member.what << "\n";

@@ -18,11 +18,11 @@ struct Column {
   int width, digits;
 };
 constexpr Column kColumns[] = {
-    {"attack", nullptr, -21, 0},  {"seed", nullptr, 10, 0},          {"ops", nullptr, 9, 0},
-    {"faults", nullptr, 9, 0},    {"step p50", "step_p50_ms", 8, 2}, {"p99", "step_p99_ms", 8, 2},
-    {"max", "step_max_ms", 7, 0}, {"health", "health_p99_ms", 7, 1}, {"connect", "connect_p99_ms", 7, 1},
-    {"RSS MiB", "rss_mib", 7, 0}, {"grown", "rss_grown_mib", 7, 0},  {"end s", "end_s", 7, 2},
-    {"verdict", nullptr, 1, 0},
+    {"attack", nullptr, -21, 0},     {"seed", nullptr, 10, 0},          {"ops", nullptr, 9, 0},
+    {"faults", nullptr, 9, 0},       {"step p50", "step_p50_ms", 8, 2}, {"p99", "step_p99_ms", 8, 2},
+    {"max", "step_max_ms", 7, 0},    {"health", "health_p99_ms", 7, 1}, {"connect", "connect_p99_ms", 7, 1},
+    {"livez", "livez_p99_ms", 7, 1}, {"RSS MiB", "rss_mib", 7, 0},      {"grown", "rss_grown_mib", 7, 0},
+    {"end s", "end_s", 7, 2},        {"verdict", nullptr, 1, 0},
 };
 
 std::string Cell(const Column& column, const std::string& text) {

@@ -29,6 +29,7 @@ class Tally {
 
 struct Target {
   std::string endpoint;  // as Endpoint::ToString
+  std::string metrics;   // 127.0.0.1:PORT
   uint32_t seed;
   double seconds;  // how long the attack is to last, for those whose size scales with it
 };

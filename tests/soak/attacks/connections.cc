@@ -44,14 +44,14 @@ std::vector<std::string> ControlFrames() {
     return RawConnection::Frame(type, flags, stream, payload);
   };
   const std::string zeros(8, '\0');
-  return {frame(6, 0, 0, zeros),                                                   // PING
-          frame(4, 0, 0, ""),                                                      // SETTINGS
+  return {frame(6, 0, 0, zeros),                                                  // PING
+          frame(4, 0, 0, ""),                                                     // SETTINGS
           frame(4, 0, 0, std::string("\0\x04\0\x01\0\0\0\x04\0\0\xff\xff", 12)),  // SETTINGS: two windows
-          frame(2, 0, 3, std::string("\0\0\0\0\x10", 5)),                          // PRIORITY
-          frame(8, 0, 0, std::string("\0\0\0\x01", 4)),                            // WINDOW_UPDATE
-          frame(0xfa, 0, 0, zeros),                                                // of no known type
-          frame(6, 1, 0, zeros),                                                   // a PING's acknowledgement
-          frame(RawConnection::kData, 0, 1, "")};                                  // DATA of a stream that has ended
+          frame(2, 0, 3, std::string("\0\0\0\0\x10", 5)),                         // PRIORITY
+          frame(8, 0, 0, std::string("\0\0\0\x01", 4)),                           // WINDOW_UPDATE
+          frame(0xfa, 0, 0, zeros),                                               // of no known type
+          frame(6, 1, 0, zeros),                                                  // a PING's acknowledgement
+          frame(RawConnection::kData, 0, 1, "")};                                 // DATA of a stream that has ended
 }
 
 // 40 connections, each of which sends frame after frame of one of these kinds, 4,096 in a packet, and reads nothing or,

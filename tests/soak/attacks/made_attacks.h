@@ -26,6 +26,8 @@ void Churn(const Target& target, Tally& tally);
 void SlowSenders(const Target& target, Tally& tally);
 void IdleStreams(const Target& target, Tally& tally);
 void Reflection(const Target& target, Tally& tally);
+// http.cc
+void SlowHttp(const Target& target, Tally& tally);
 // unread.cc
 void Unread(const Target& target, Tally& tally);
 void UnreadAnswers(const Target& target, Tally& tally);

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "tests/service/metrics/http_client.h"
 #include "tests/soak/server/made_requests.h"
 #include "tests/soak/server/raw_connection.h"
 
@@ -42,8 +43,11 @@ double Latencies::Quantile(double q) const {
 
 double Latencies::Max() const { return all.empty() ? 0 : *std::max_element(all.begin(), all.end()); }
 
-Bystander::Bystander(const std::string& endpoint)
-    : endpoint_(endpoint), decoding_(std::make_unique<Client>(endpoint)), probing_(std::make_unique<Client>(endpoint)) {
+Bystander::Bystander(const std::string& endpoint, std::string metrics)
+    : endpoint_(endpoint),
+      metrics_(std::move(metrics)),
+      decoding_(std::make_unique<Client>(endpoint)),
+      probing_(std::make_unique<Client>(endpoint)) {
   probing_->channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   Client& client = *decoding_;
   const v1::SequenceHandle handle = Prompt(client, kCalmIndex, kCalmId, kCalmPrompt, kCalmMark);
@@ -65,6 +69,7 @@ void Bystander::Start() {
   steps_.all.clear();
   health_.all.clear();
   connections_.all.clear();
+  probes_.all.clear();
   decode_ = std::thread([this] { Decode(); });
   probe_ = std::thread([this] { Probe(); });
 }
@@ -90,7 +95,8 @@ void Bystander::Report(bool promised, Result* result) const {
   figures["step_max_ms"] = steps_.Max();
   figures["health_p99_ms"] = health_.Quantile(.99);
   figures["connect_p99_ms"] = connections_.Quantile(.99);
-  if (promised && std::max({steps_.Max(), health_.Max(), connections_.Max()}) > kHangMs) ++result->hangs;
+  if (!probes_.all.empty()) figures["livez_p99_ms"] = probes_.Quantile(.99);
+  if (promised && std::max({steps_.Max(), health_.Max(), connections_.Max(), probes_.Max()}) > kHangMs) ++result->hangs;
   result->breaks += wrong_answers() + (promised ? failures() : 0);
   if (!promised) figures["bystander_failures"] = failures();
   result->ops += static_cast<int64_t>(steps_.all.size() + health_.all.size());
@@ -148,6 +154,11 @@ void Bystander::Probe() {
     } else if (!expects_refusals) {
       connections_.all.push_back(Since(begin));
       Failed("a new connection");
+    }
+    if (!metrics_.empty()) {
+      const auto probed = Clock::now();
+      if (test::Http(metrics_, "GET", "/livez").code != 200) Failed("/livez");
+      probes_.all.push_back(Since(probed));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

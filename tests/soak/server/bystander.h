@@ -28,7 +28,8 @@ struct Latencies {
 class Bystander {
  public:
   // Appends its prompt; `ok` says whether that went well.
-  explicit Bystander(const std::string& endpoint);  // as Endpoint::ToString
+  // `endpoint`: as Endpoint::ToString. `metrics`: the HTTP listener's 127.0.0.1:PORT; empty: it is not asked.
+  explicit Bystander(const std::string& endpoint, std::string metrics = "");
   ~Bystander();
   bool ok() const { return ok_; }
 
@@ -39,6 +40,7 @@ class Bystander {
   const Latencies& steps() const { return steps_; }
   const Latencies& health() const { return health_; }
   const Latencies& connections() const { return connections_; }
+  const Latencies& probes() const { return probes_; }  // /livez
   int64_t wrong_answers() const { return wrong_; }
   int64_t failures() const { return failures_; }  // calls with a status that is not OK
   std::string first_failure() const { return first_failure_; }
@@ -52,7 +54,7 @@ class Bystander {
   void Probe();
   void Failed(const std::string& what);
 
-  const std::string endpoint_;
+  const std::string endpoint_, metrics_;
   std::unique_ptr<Client> decoding_, probing_;  // connected before the attack
   bool ok_ = false;
   std::string expected_;  // the answer, serialised, without times
@@ -60,7 +62,7 @@ class Bystander {
   std::atomic<int64_t> wrong_{0}, failures_{0};
   std::mutex mutex_;
   std::string first_failure_;
-  Latencies steps_, health_, connections_;
+  Latencies steps_, health_, connections_, probes_;
   std::thread decode_, probe_;
 };
 

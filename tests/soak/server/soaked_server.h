@@ -24,6 +24,7 @@ class SoakedServer {
   bool Serves() const { return serves_; }
   const Endpoint& endpoint() const { return endpoint_; }
   const std::string& address() const { return endpoint_.address; }
+  const std::string& metrics() const { return metrics_; }  // 127.0.0.1:PORT
   const std::string& folder() const { return folder_.path; }
   ChildProcess& process() { return process_; }
 
@@ -45,7 +46,7 @@ class SoakedServer {
   TemporaryFolder folder_;
   const Endpoint endpoint_;
   ChildProcess process_;
-  std::string metrics_;  // 127.0.0.1:PORT
+  std::string metrics_;
   bool serves_ = false;
 };
 
