@@ -118,6 +118,7 @@ class ServerImpl final : public Server {
     channels_.Stop();
     listener_->Stop();
     // Whoever still waits for an answer, and health's watchers, are cut off.
+    core_.connections.End();
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kFlush));
     services_.Stop();
     if (http.joinable()) http.join();

@@ -112,6 +112,11 @@ int Connections::CutUnread(std::chrono::steady_clock::duration time) {
   return cut;
 }
 
+void Connections::End() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [fd, connection] : open_) shutdown(fd, SHUT_RDWR);
+}
+
 bool Connections::Ended(const std::string& peer, CallEnd end) {
   const auto now = std::chrono::steady_clock::now();
   const std::lock_guard<std::mutex> lock(mutex_);

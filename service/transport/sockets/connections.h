@@ -37,6 +37,8 @@ class Connections {
   // Cuts off those whose client has not taken a byte of what is there for it for at least `time`, and counts them. To
   // be called about once a second: it sees what has changed since the last call.
   int CutUnread(std::chrono::steady_clock::duration time);
+  // Ends all of them. Calls that come meanwhile end with UNAVAILABLE, where gRPC's own end would have them CANCELLED.
+  void End();
   // Counts a call that has ended, of the connection that grpc::ServerContext::peer names `peer`: "fd:NUMBER" on a Unix
   // socket, which gRPC was given by its descriptor. True: the connection has been cut off by this, for its resets.
   bool Ended(const std::string& peer, CallEnd end);

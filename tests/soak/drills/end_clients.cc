@@ -22,8 +22,7 @@ absl::Status ToAbsl(const grpc::Status& status) {
 
 void EndWitness::Refused(const std::string& what, const absl::Status& status) {
   ++refused_;
-  const bool said = status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kCancelled;
-  if (!said || status.message().empty()) Break(absl::StrCat(what, " ended with ", status.ToString()));
+  if (status.code() != absl::StatusCode::kUnavailable || status.message().empty()) Break(absl::StrCat(what, " ended with ", status.ToString()));
   const std::lock_guard<std::mutex> lock(mutex_);
   first_refusal_ = std::min(first_refusal_, Clock::now());
 }
