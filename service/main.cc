@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -207,9 +208,19 @@ std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifie
 
 int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) {
   config.server.core.guard_memory = true;
-  const MachineLimits& machine = LimitsOfThisProcess();
-  if (config.server.core.memory_limit_bytes == 0) {
-    config.server.core.memory_limit_bytes = MemoryLimitWithin(machine, BaseBytes() + kStartBytes, config.server.core);
+  rlimit address_space = {};
+  getrlimit(RLIMIT_AS, &address_space);
+  const bool bounded = address_space.rlim_cur != RLIM_INFINITY;
+  const MachineLimits machine =
+      WithinAddressSpace(LimitsOfThisProcess(), bounded ? static_cast<int64_t>(address_space.rlim_cur) : 0,
+                         AddressBytes(), ResidentBytes());
+  CoreOptions& options = config.server.core;
+  const int64_t base = BaseBytes() + kStartBytes;
+  if (options.memory_limit_bytes == 0) options.memory_limit_bytes = MemoryLimitWithin(machine, base, options);
+  // What gRPC allocates must not fail: it ends the process.
+  if (const std::string more = MoreThanAllowed(machine, options.memory_limit_bytes, ConstantBytes(base, options));
+      !more.empty() && machine.memory_why == kAddressSpace) {
+    return Fail(kBadConfiguration, more);
   }
   auto server = Server::Start(config.server);
   if (!server.ok()) {
@@ -229,7 +240,10 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
   spdlog::info("who may come in: {}", WhoMayComeIn(*ParseAddress((*server)->address()), config.server.tls,
                                                    core.access.get(), config.server.access.unix_calls));
   spdlog::info("{}", DescribeMachine(machine));
-  if (const std::string more = MoreThanAllowed(machine, core); !more.empty()) spdlog::warn("{}", more);
+  if (const std::string more = MoreThanAllowed(machine, core.options.memory_limit_bytes, core.ConstantBytes());
+      !more.empty()) {
+    spdlog::warn("{}", more);
+  }
   for (const auto& [key, folder] :
        {std::pair("snapshots.dir", config.server.snapshots.folder), std::pair("idle.dir", config.server.idle.folder)}) {
     if (const std::string far = FarFolder(key, folder); !far.empty()) spdlog::warn("{}", far);
@@ -282,13 +296,11 @@ int Main(int argc, char** argv) {
   // What nothing catches, such as an allocation that fails on a thread of its own: one line, then a core dump.
   std::set_terminate([] {
     FlushLog(absl::Now() + kLastLines);
-    constexpr char kLine[] = "seined: ended by an error that it cannot survive, such as want of memory\n";
-    pollfd out = {STDERR_FILENO, POLLOUT, 0};
-    if (poll(&out, 1, 0) == 1) [[maybe_unused]]
-      const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
     abort();
   });
+  WriteLineOnFaults();
   BoundHeap();
+  BoundStacks();
   const Signals signals;
   signal(SIGPIPE, SIG_IGN);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // what matters of gRPC's own log comes back as a status

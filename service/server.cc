@@ -33,7 +33,7 @@
 namespace seine {
 namespace {
 
-constexpr absl::Duration kHandshake = absl::Seconds(10);  // of TLS, for who connects and says nothing
+constexpr absl::Duration kHandshake = absl::Seconds(10);       // of TLS, for who connects and says nothing
 constexpr absl::Duration kFlush = absl::Milliseconds(300);     // for answers on their way
 constexpr absl::Duration kStopping = absl::Milliseconds(600);  // calls look at their tokens every few milliseconds
 constexpr int kMaxStreamsPerConnection = 256;

@@ -153,8 +153,9 @@ std::vector<Setting> MakeSettings() {
       Bytes(
           "server.memory_limit",
           "Codes and stored keys and values of all indexes, and requests and answers while they are under way, e.g. "
-          "8GiB; 0: what the memory limit of the process's control groups leaves, and no limit where they have none. "
-          "Where it is full, a 32nd of it, and 16 MiB at least, is left for what is under way.",
+          "8GiB; 0: what the memory limit of the process's control groups, or of its address space, leaves, and no "
+          "limit where there is none. Where it is full, a 32nd of it, and 16 MiB at least, is left for what is under "
+          "way.",
           0, kAnyBytes, [](auto& c) -> auto& { return c.server.core.memory_limit_bytes; }),
       Bytes(
           "server.device_memory_limit",

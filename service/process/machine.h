@@ -10,15 +10,29 @@
 
 namespace seine {
 
-// The memory limit, in bytes, where nobody sets one: what the control groups' limit leaves beside a process of
+// `machine` with no more memory than a limit of address space leaves (ulimit -v, RLIMIT_AS), where there is one:
+// `address_bytes` are taken now, of which the process holds `resident_bytes`, and threads and the allocator will
+// reserve more than they hold. 0: there is none.
+MachineLimits WithinAddressSpace(MachineLimits machine, int64_t limit_bytes, int64_t address_bytes,
+                                 int64_t resident_bytes);
+inline constexpr char kAddressSpace[] = "what the limit of its address space leaves (ulimit -v)";  // memory_why
+
+// The memory limit, in bytes, where nobody sets one: what the machine's limit leaves beside a process of
 // `base_bytes` and what it holds besides (Core::ConstantBytes), but an eighth of it at least. 0: they set none.
 int64_t MemoryLimitWithin(const MachineLimits& machine, int64_t base_bytes, const CoreOptions& options);
 
 // One line: processors and memory, and what says so.
 std::string DescribeMachine(const MachineLimits& machine);
 
-// One line where the server may hold more than its control groups allow; empty: it may not.
-std::string MoreThanAllowed(const MachineLimits& machine, const Core& core);
+// One line where the server may hold more than the machine allows, besides `constant_bytes` (Core::ConstantBytes);
+// empty: it may not.
+std::string MoreThanAllowed(const MachineLimits& machine, int64_t limit_bytes, int64_t constant_bytes);
+
+// Core::ConstantBytes of a server that is to start with a memory limit.
+int64_t ConstantBytes(int64_t base_bytes, const CoreOptions& options);
+
+// Stacks of the threads to come: not the 8 MiB of address space that the system gives each.
+void BoundStacks();
 
 }  // namespace seine
 

@@ -1,4 +1,4 @@
-// Bytes of memory that the process holds now, as the system counts them; 0 where it does not say.
+// What the process takes now, as the system counts it; 0 where it does not say.
 #ifndef SEINE_SERVICE_PROCESS_RESIDENT_H_
 #define SEINE_SERVICE_PROCESS_RESIDENT_H_
 
@@ -6,7 +6,8 @@
 
 namespace seine {
 
-int64_t ResidentBytes();
+int64_t ResidentBytes();  // of memory
+int64_t AddressBytes();   // of its address space, which RLIMIT_AS bounds
 
 }  // namespace seine
 

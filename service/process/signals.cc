@@ -1,6 +1,7 @@
 #include "service/process/signals.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -31,7 +32,22 @@ void IgnoreWhatMeansNothing() {
   for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) Ignore(signal);
 }
 
+void FaultLine(int signal) {
+  constexpr char kLine[] = "seined: ended by a fault that it cannot survive, such as want of memory\n";
+  pollfd out = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&out, 1, 0) == 1) [[maybe_unused]]
+    const ssize_t written = write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
+  raise(signal);  // whose handler is the system's again
+}
+
 }  // namespace
+
+void WriteLineOnFaults() {
+  struct sigaction line = {};
+  line.sa_handler = &FaultLine;
+  line.sa_flags = static_cast<int>(SA_RESETHAND) | SA_NODEFER;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(signal, &line, nullptr);
+}
 
 Signals::Signals() : had_terminal_(HasTerminal()) {
   struct sigaction hang_up = {};

@@ -14,6 +14,10 @@
 
 namespace seine {
 
+// From now on SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT write a line to stderr, where it takes one, and then do what
+// they did. gRPC ends a process that has no memory by one of them.
+void WriteLineOnFaults();
+
 class Signals {
  public:
   // Before any thread starts: all inherit the mask, so that only Wait takes the signals.

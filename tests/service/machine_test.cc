@@ -40,7 +40,8 @@ TEST(Machine, TheDefaultMemoryLimitFits) {
       const int64_t most = options.memory_limit_bytes * 11 / 10 + core.ConstantBytes();
       EXPECT_LE(most, bytes);
       EXPECT_GT(most, bytes - 4 * kMiB) << "nearly all of it is used";
-      EXPECT_EQ(MoreThanAllowed(Allowed(bytes), core), "");
+      EXPECT_EQ(MoreThanAllowed(Allowed(bytes), options.memory_limit_bytes, core.ConstantBytes()), "");
+      EXPECT_EQ(ConstantBytes(200 * kMiB, options), core.ConstantBytes());
     }
   }
 }
@@ -52,11 +53,25 @@ TEST(Machine, ALimitAboveTheGroupsIsTold) {
   for (int64_t limit : {options.memory_limit_bytes, 1024 * kMiB, 2048 * kMiB}) {
     options.memory_limit_bytes = limit;
     Core core(options, MakeCpuBackend(1));
-    const std::string told = MoreThanAllowed(Allowed(1024 * kMiB), core);
+    const std::string told = MoreThanAllowed(Allowed(1024 * kMiB), limit, core.ConstantBytes());
     EXPECT_EQ(told.empty(), limit < 1024 * kMiB) << told;
-    EXPECT_EQ(MoreThanAllowed(Allowed(0), core), "");
+    EXPECT_EQ(MoreThanAllowed(Allowed(0), limit, core.ConstantBytes()), "");
     EXPECT_EQ(told.find("of /sys/fs/cgroup/memory.max: the system may kill it") != std::string::npos, !told.empty());
   }
+}
+
+TEST(Machine, ALimitOfAddressSpaceIsOneOfMemory) {
+  const MachineLimits none = WithinAddressSpace(Allowed(0), 0, 90 * kMiB, 20 * kMiB);
+  EXPECT_EQ(none.memory_bytes, 0);
+  const MachineLimits tight = WithinAddressSpace(Allowed(0), 1000 * kMiB, 90 * kMiB, 20 * kMiB);
+  EXPECT_EQ(tight.memory_bytes, (1000 - 70 - 48 * 2 - 2 * 64) * kMiB);
+  EXPECT_EQ(tight.memory_why, kAddressSpace);
+  EXPECT_EQ(WithinAddressSpace(Allowed(500 * kMiB), 1000 * kMiB, 90 * kMiB, 20 * kMiB).memory_bytes, 500 * kMiB);
+  EXPECT_EQ(WithinAddressSpace(Allowed(5000 * kMiB), 1000 * kMiB, 90 * kMiB, 20 * kMiB).memory_why, kAddressSpace);
+  EXPECT_EQ(WithinAddressSpace(Allowed(0), 10 * kMiB, 90 * kMiB, 20 * kMiB).memory_bytes, kMiB);
+  const std::string told = MoreThanAllowed(tight, 1024 * kMiB, 400 * kMiB);
+  EXPECT_NE(told.find("ulimit -v"), std::string::npos) << told;
+  EXPECT_NE(told.find("server.max_message"), std::string::npos) << told;
 }
 
 TEST(Machine, IsDescribed) {

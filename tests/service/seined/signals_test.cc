@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "profile/profile.h"
@@ -212,6 +214,40 @@ TEST_F(SeinedTest, UnderNohupAClosedTerminalEndsNothing) {
   seined.Signal(SIGTERM);
   EXPECT_EQ(seined.Wait(), 0);
 }
+
+#ifndef __SANITIZE_ADDRESS__
+TEST_F(SeinedTest, AFaultLeavesALine) {
+  for (const int fault : {SIGSEGV, SIGABRT}) {
+    Process seined(dir_.path, {"--listen", socket()});
+    ASSERT_TRUE(seined.WaitForLine("listens on"));
+    seined.Signal(fault);
+    EXPECT_EQ(seined.Wait(), -fault);
+    EXPECT_NE(seined.err().find("ended by a fault that it cannot survive"), std::string::npos) << seined.err();
+  }
+}
+
+// What gRPC allocates must not fail: a server that might need more than it is allowed says so at its start.
+TEST_F(SeinedTest, StartsWithinALimitOfAddressSpaceOrNotAtAll) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = 600 << 20;  // of the children alone: this process asks for nothing meanwhile
+  const auto start = [&](const std::vector<std::string>& flags) {
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    auto seined = std::make_unique<Process>(dir_.path, flags);
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    return seined;
+  };
+  const auto refused = start({"--listen", socket()});
+  EXPECT_EQ(refused->Wait(), 2);
+  EXPECT_NE(refused->err().find("(ulimit -v): raise that, or lower server.max_message"), std::string::npos)
+      << refused->err();
+  const auto serves = start({"--listen", socket(), "--max-message", "8MiB"});
+  EXPECT_TRUE(serves->WaitForLine("ulimit -v")) << serves->err();
+  serves->Signal(SIGTERM);
+  EXPECT_EQ(serves->Wait(), 0);
+}
+#endif
 
 }  // namespace
 }  // namespace seine::test
