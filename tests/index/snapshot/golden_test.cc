@@ -78,5 +78,32 @@ TEST(SnapshotGoldenTest, OnesThatAddToOthersLoad) {
   ExpectGolden(*index, *expected);
 }
 
+// A window with a key of 2,000 times the others' length and one of none: its factors span 16 octaves, as version 3 says.
+TEST(SnapshotGoldenTest, AWindowOfWideFactorsLoads) {
+  const auto backend = MakeCpuBackend(1);
+  auto expected = MakeIndex(GoldenConfig(), backend.get());
+  ASSERT_TRUE(expected->CreateSequence("golden").ok());
+  const Geometry g = GoldenConfig().geometry;
+  std::string keys;
+  for (int position = 0; position < 16 + 32 + 64; ++position) {
+    const float length = position == 50 ? 0 : position == 60 ? 2000 : 1;
+    for (int i = 0; i < g.head_dim; ++i) {
+      const int mixed = (position * 37 + i * 11 + position * i) % 29;
+      testing::PutFloat(g.dtype, length * static_cast<float>(mixed - 14) / 8, &keys);
+    }
+  }
+  ASSERT_TRUE(expected->Append({"golden", 0}, 0, 0, testing::View(g, keys), {}, {}).ok());
+  if (const char* folder = std::getenv("SEINE_WRITE_GOLDEN"); folder != nullptr) {
+    const std::string path = std::string(folder) + "/version-3.snapshot";
+    ASSERT_TRUE(SnapshotToFile(*expected, {"golden", 0}, SnapshotScope::kFamily, path).ok());
+  }
+  auto index = MakeIndex(GoldenConfig(), backend.get());
+  const auto restored = RestoreFromFile(index.get(), {}, Golden("version-3"));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_TRUE(testing::StateOf(*index, "golden") == testing::StateOf(*expected, "golden"));
+  EXPECT_TRUE(testing::AnswersOf(*index, "golden") == testing::AnswersOf(*expected, "golden"));
+  EXPECT_LE(std::filesystem::file_size(Golden("version-3")), 20'000u);
+}
+
 }  // namespace
 }  // namespace seine
