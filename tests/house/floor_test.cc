@@ -1,0 +1,126 @@
+// Inside a room includes run down its floors, as floors.txt has them; and the list of those that do not only shrinks.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace seine {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Plan {
+  std::map<std::string, std::map<std::string, int>> floors;  // of each room: of its folders and stems
+  std::map<std::string, int> exceptions;                     // "FROM -> TO": includes
+  std::vector<std::string> faults;
+};
+
+Plan ReadPlan(const fs::path& file) {
+  Plan plan;
+  std::ifstream in(file);
+  std::string room, word;
+  int floor = 0;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    if (line.empty() || line[0] == '#') continue;
+    if (const size_t end = line.rfind(' '); line.find(" -> ") != std::string::npos) {
+      plan.exceptions[line.substr(0, end)] = std::atoi(line.c_str() + end);
+    } else if (line[0] != ' ') {
+      words >> room;
+      floor = 0;
+    } else {
+      for (++floor; words >> word;) {
+        if (!plan.floors[room].emplace(room + "/" + word, floor).second) plan.faults.push_back(word + " stands twice");
+      }
+    }
+  }
+  return plan;
+}
+
+// The folder of a file or, at the top of a room, its name without what tells twins apart.
+std::string PlaceOf(const std::string& file) {
+  static const std::regex kStem(R"((_cuda|_cpu|_scalar)?\.(h|cc|cu|cuh|inc)$)");
+  const size_t last = file.rfind('/');
+  return last == file.find('/') ? std::regex_replace(file, kStem, "") : file.substr(0, last);
+}
+
+// What the plan and the tree disagree in.
+std::vector<std::string> Disagreements(const fs::path& root, const Plan& plan) {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s*"([^"]+)".*)re"), kSource(R"(\.(h|cc|cu|cuh|inc))");
+  std::vector<std::string> found = plan.faults;
+  std::map<std::string, std::vector<std::string>> up;  // includes by their arrow
+  for (const auto& [room, floors] : plan.floors) {
+    std::map<std::string, bool> seen;
+    for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
+      if (!std::regex_match(entry.path().extension().string(), kSource)) continue;
+      const std::string name = fs::relative(entry.path(), root).string(), place = PlaceOf(name);
+      const auto own = floors.find(place);
+      if (!std::exchange(seen[place], true) && own == floors.end()) found.push_back(place + " has no floor");
+      std::ifstream in(entry.path());
+      std::smatch match;
+      std::string line;
+      for (int number = 1; std::getline(in, line); ++number) {
+        if (own == floors.end() || !std::regex_match(line, match, kInclude)) continue;
+        const auto other = floors.find(PlaceOf(match[1]));
+        if (other == floors.end() || other == own || other->second < own->second) continue;
+        up[place + " -> " + other->first].push_back(name + ":" + std::to_string(number) + " includes " +
+                                                    match[1].str());
+      }
+    }
+    for (const auto& [place, floor] : floors) {
+      if (!seen[place]) found.push_back(place + " is not there");
+    }
+  }
+  for (const auto& [arrow, includes] : up) {
+    const auto allowed = plan.exceptions.find(arrow);
+    const size_t most = allowed == plan.exceptions.end() ? 0 : static_cast<size_t>(allowed->second);
+    if (includes.size() > most) {
+      for (const std::string& include : includes) found.push_back(include + ", which does not lie lower");
+    } else if (includes.size() < most) {
+      found.push_back(arrow + " has " + std::to_string(includes.size()) + " includes left");
+    }
+  }
+  for (const auto& [arrow, includes] : plan.exceptions) {
+    if (up.count(arrow) == 0) found.push_back(arrow + " is gone");
+  }
+  return found;
+}
+
+TEST(Floor, IncludesRunDown) {
+  const fs::path root = SEINE_SOURCE_DIR;
+  const Plan plan = ReadPlan(root / "tests/house/floors.txt");
+  EXPECT_EQ(plan.floors.size(), 6u);
+  for (const std::string& fault : Disagreements(root, plan)) ADD_FAILURE() << fault;
+}
+
+TEST(Floor, EveryDisagreementIsReported) {
+  std::string folder = (fs::temp_directory_path() / "seine_floor_XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const fs::path root = folder;
+  const auto plant = [&](const std::string& file, const std::string& text) {
+    fs::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text;
+  };
+  plant("plan", "# a plan\n\nroom\n  low same gone\n  high low\n\nroom/low -> room/high 2\nroom/low -> room/none 1\n");
+  plant("room/low/a.h", "#include \"room/low/b.h\"\n#include <vector>\n#include \"room/high_cuda.h\"\n");
+  plant("room/low/b.h", "\n#include \"room/same/a.h\"\n");
+  plant("room/same/a.h", "#include \"elsewhere/a.h\"\n");
+  plant("room/high_cpu.cc", "#include \"room/low/a.h\"\n");
+  plant("room/new/a.h", "");
+  EXPECT_EQ(Disagreements(root, ReadPlan(root / "plan")),
+            (std::vector<std::string>{"low stands twice", "room/new has no floor", "room/gone is not there",
+                                      "room/low -> room/high has 1 includes left",
+                                      "room/low/b.h:2 includes room/same/a.h, which does not lie lower",
+                                      "room/low -> room/none is gone"}));
+  fs::remove_all(root);
+}
+
+}  // namespace
+}  // namespace seine
