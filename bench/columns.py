@@ -192,6 +192,8 @@ SOAK = [
     ("faults", "of them faults", "faults", 0),
     ("p99", "step p99, ms", "step_p99_ms", 1),
     ("max", "longest step, ms", "step_max_ms", 0),
+    ("health", "GetServerInfo p99, ms", "health_p99_ms", 1),
+    ("livez", "/livez p99, ms", "livez_p99_ms", 1),
     ("grown", "memory grown by, MiB", "rss_grown_mib", 0),
     ("end", "ended in, s", "end_s", 1),
 ]
