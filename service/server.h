@@ -15,7 +15,7 @@ namespace seine {
 
 struct ServerOptions {
   std::string listen;          // an address (address.h)
-  std::string metrics_listen;  // as ParseHttpAddress returns it (http_listener.h); empty: no HTTP
+  std::string metrics_listen;  // as ParseHttpAddress returns it (http_address.h); empty: no HTTP
   bool polling = false;        // services.h
   bool draining = false;       // it takes no new families, as after SetDraining
   CoreOptions core;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/config/optional_text.h"
-#include "service/metrics/http_listener.h"
+#include "service/metrics/http_address.h"
 
 namespace seine {
 namespace {

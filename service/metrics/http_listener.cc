@@ -10,9 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "service/metrics/http_connections.h"
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/port.h"
@@ -26,8 +24,6 @@ constexpr unsigned kThreads = 4;              // a scrape that takes long holds 
 constexpr size_t kConnectionBytes = 8 << 10;  // a request's, and its answer's headers
 constexpr unsigned kSilentSeconds = 2;        // of a client while nobody else comes
 constexpr std::chrono::milliseconds kLastAnswers{500};
-
-absl::Status Refused(absl::string_view why) { return absl::InvalidArgumentError(why); }
 
 // Leaves most descriptors to calls: of few, few.
 size_t MostConnections() {
@@ -71,22 +67,6 @@ MHD_Result Answer(const HttpListener::Answers& answers, MHD_Connection* to, absl
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> ParseHttpAddress(absl::string_view text) {
-  absl::StatusOr<Address> address = ParseAddress(text);
-  if (absl::StartsWith(text, "unix:") || (address.ok() && !address->unix_path.empty())) {
-    return Refused(
-        absl::StrCat("'", text, "' is a Unix socket, and HTTP is served on TCP alone: write 127.0.0.1:PORT"));
-  }
-  if (!address.ok()) return Refused(absl::StripPrefix(address.status().message(), "listen: "));
-  if (address->beyond_loopback) {
-    return Refused(absl::StrCat("'", text,
-                                "' is beyond this machine's loopback, and metrics are served without credentials: "
-                                "listen on 127.0.0.1 and forward to it"));
-  }
-  if (address->host == "localhost") address->host = "127.0.0.1";
-  return address->ToString();
-}
 
 // The library's threads and what they need, for as long as they run. No exception may pass through the library.
 class HttpListener::Daemon {

@@ -14,14 +14,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 
 namespace seine {
-
-// "HOST:PORT" of metrics.listen. INVALID_ARGUMENT saying why an address is not taken.
-absl::StatusOr<std::string> ParseHttpAddress(absl::string_view text);
 
 class HttpListener {
  public:
@@ -31,7 +26,8 @@ class HttpListener {
     std::function<std::string()> not_ready;  // why no calls are served; empty: they are
   };
 
-  // Listens on an address of ParseHttpAddress and answers. FAILED_PRECONDITION naming metrics.listen: it cannot.
+  // Listens on an address of ParseHttpAddress (http_address.h) and answers. FAILED_PRECONDITION naming metrics.listen:
+  // it cannot.
   static absl::StatusOr<std::unique_ptr<HttpListener>> Open(const std::string& address, Answers answers);
   ~HttpListener();  // answers what is under way, for half a second at most, then closes
   HttpListener(const HttpListener&) = delete;

@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "service/metrics/http_listener.h"
+#include "service/metrics/http_address.h"
 #include "tests/service/fixture.h"
 #include "tests/service/metrics/http_client.h"
 
