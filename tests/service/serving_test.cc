@@ -224,7 +224,7 @@ TEST_P(ServingTest, ManyDecodeStreamsAreAllAnswered) {
 // without them. Several streams at once: events of others are at hand while one's announcement is on its way. Tasks
 // that the machine's load stretches leave no moment for one, so that some come is asked of a stream that has it alone.
 TEST_P(ServingTest, LongStepsAreAnnouncedWhereAsked) {
-  constexpr int kStreams = 10, kRounds = 3, kItems = 128, kMostTries = 100;
+  constexpr int kStreams = 10, kRounds = 3, kItems = 128, kMostTries = 400;
   const auto handle = NewSequence("keys");
   ASSERT_TRUE(Append(Item(handle, 0, 0, 300)).ok());
   v1::DecodeRequest step;
