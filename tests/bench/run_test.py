@@ -113,8 +113,8 @@ class RunTest(unittest.TestCase):
             {"attack": "resets", "transport": "tls", "ops": 7, "faults": 3, "figures": {"rss_grown_mib": 3.6}},
         ]
         rows = run.table_of("soak", parts.PARTS["soak"].rows(ledger), ["x"], dict.fromkeys(run.ABOUT, "x"))["rows"]
-        self.assertEqual(rows[0], ["resetsunix", "resets, unix", 9, 2, 2.4, None, None, None])
-        self.assertEqual(rows[1], ["resetstls", "resets, tls", 7, 3, None, None, 4, None])
+        self.assertEqual(rows[0], ["resetsunix", "resets, unix", 9, 2, 2.4, None, None, None, None, None])
+        self.assertEqual(rows[1], ["resetstls", "resets, tls", 7, 3, None, None, None, None, 4, None])
 
     def test_every_part_is_listed_with_its_minutes(self):
         done = subprocess.run([sys.executable, ROOT / "bench" / "run.py", "--list"], capture_output=True, text=True)

@@ -76,9 +76,9 @@ class Connections {
 
   const int epoll_;
   mutable std::mutex mutex_;
-  std::unordered_map<int, Connection> open_;       // by our descriptor; guarded by mutex_
-  std::unordered_map<std::string, int> names_;     // our descriptors; guarded by mutex_
-  std::map<Client, Flood> floods_;                 // guarded by mutex_
+  std::unordered_map<int, Connection> open_;    // by our descriptor; guarded by mutex_
+  std::unordered_map<std::string, int> names_;  // our descriptors; guarded by mutex_
+  std::map<Client, Flood> floods_;              // guarded by mutex_
   std::atomic<int64_t> cut_unread_{0}, cut_resets_{0};
 };
 

@@ -78,7 +78,8 @@ TEST(SnapshotGoldenTest, OnesThatAddToOthersLoad) {
   ExpectGolden(*index, *expected);
 }
 
-// A window with a key of 2,000 times the others' length and one of none: its factors span 16 octaves, as version 3 says.
+// A window with a key of 2,000 times the others' length and one of none: its factors span 16 octaves, as version 3
+// says.
 TEST(SnapshotGoldenTest, AWindowOfWideFactorsLoads) {
   const auto backend = MakeCpuBackend(1);
   auto expected = MakeIndex(GoldenConfig(), backend.get());

@@ -22,7 +22,8 @@ absl::Status ToAbsl(const grpc::Status& status) {
 
 void EndWitness::Refused(const std::string& what, const absl::Status& status) {
   ++refused_;
-  if (status.code() != absl::StatusCode::kUnavailable || status.message().empty()) Break(absl::StrCat(what, " ended with ", status.ToString()));
+  if (status.code() != absl::StatusCode::kUnavailable || status.message().empty())
+    Break(absl::StrCat(what, " ended with ", status.ToString()));
   const std::lock_guard<std::mutex> lock(mutex_);
   first_refusal_ = std::min(first_refusal_, Clock::now());
 }

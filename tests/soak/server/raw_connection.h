@@ -48,7 +48,7 @@ class RawConnection {
   Endpoint endpoint_;
   int fd_ = -1;
   bool closed_ = false;
-  std::string left_;  // of a packet that SendNow has begun
+  std::string left_;                // of a packet that SendNow has begun
   std::unique_ptr<TlsStream> tls_;  // null: none
 };
 
