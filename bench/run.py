@@ -93,17 +93,19 @@ class Runner:
         path = os.pathsep.join(filter(None, [str(self.package), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
         if done.returncode != 0:
-            sys.exit(f"bench: {typed} ended with {done.returncode}")
+            sys.exit(f"{done.stdout[-4000:]}\nbench: {typed} ended with {done.returncode}")
         return done.stdout
 
     def measured(self, command):
         """What a command printed or wrote as JSON."""
         if "TRACE" in command:
             self.output(RECORD)
+        ledger = pathlib.Path(self.files["LEDGER"])
+        ledger.unlink(missing_ok=True)  # of the command before
         printed = self.output(command)
         if "LEDGER" not in command:
             return json.loads(printed)
-        return [json.loads(line) for line in pathlib.Path(self.files["LEDGER"]).read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
 
 
 def rows_of(part, folder):
