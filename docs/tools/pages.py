@@ -112,6 +112,7 @@ def plain(text):
 def long_sentences(root):
     for name, page in prose_pages(root):
         for line, text in units(page.read_text(encoding="utf-8")):
+            text = re.sub(r"`[^`]*`", "code", text)  # a command is one word, however long it is
             for sentence in re.split(r"(?<=[.!?])\s+", plain(text)):
                 count = len([word for word in sentence.split() if re.search(r"\w", word)])
                 if count > MAX_WORDS:
