@@ -3,7 +3,6 @@
 // not end in time; 4 ended itself, for it no longer answered its own calls; 5 ended, but not all sequences were written
 // (snapshots.at_exit).
 #include <malloc.h>
-#include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -184,7 +183,7 @@ void BoundHeap() {
   constexpr int kLargeBlock = 1 << 20;
   mallopt(M_MMAP_THRESHOLD, kLargeBlock);
   mallopt(M_TRIM_THRESHOLD, kLargeBlock);
-  mallopt(M_ARENA_MAX, std::max(2, DefaultThreads() / 2));
+  mallopt(M_ARENA_MAX, HeapArenas(DefaultThreads()));
 }
 
 void WarnUnless(const absl::Status& told) {

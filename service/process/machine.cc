@@ -11,16 +11,21 @@ namespace seine {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kThreadStack = 2 * kMiB,
-                  kServerThreads = 48;                   // that an idle server starts, and some for its connections
-constexpr int64_t kArenaBytes = 64 * kMiB, kArenas = 2;  // glibc reserves so much for each
+constexpr int64_t kThreadStack = 2 * kMiB;
+constexpr int64_t kArenaBytes = 64 * kMiB;  // glibc reserves so much for each
+
+// That an idle server starts (36 on two processors), and some for its connections.
+int64_t ThreadsOn(int processors) { return 32 + 8 * processors; }
 
 }  // namespace
+
+int HeapArenas(int processors) { return std::max(2, processors / 2); }
 
 MachineLimits WithinAddressSpace(MachineLimits machine, int64_t limit_bytes, int64_t address_bytes,
                                  int64_t resident_bytes) {
   if (limit_bytes <= 0) return machine;
-  const int64_t reserved = address_bytes - resident_bytes + kServerThreads * kThreadStack + kArenas * kArenaBytes;
+  const int64_t reserved = address_bytes - resident_bytes + ThreadsOn(machine.processors) * kThreadStack +
+                           HeapArenas(machine.processors) * kArenaBytes;
   const int64_t left = std::max(limit_bytes - reserved, kMiB) / kMiB * kMiB;
   if (machine.memory_bytes > 0 && machine.memory_bytes <= left) return machine;
   machine.memory_bytes = left;

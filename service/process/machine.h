@@ -31,6 +31,9 @@ std::string MoreThanAllowed(const MachineLimits& machine, int64_t limit_bytes, i
 // Core::ConstantBytes of a server that is to start with a memory limit.
 int64_t ConstantBytes(int64_t base_bytes, const CoreOptions& options);
 
+// Arenas of the heap that a server has at most.
+int HeapArenas(int processors);
+
 // Stacks of the threads to come: not the 8 MiB of address space that the system gives each.
 void BoundStacks();
 

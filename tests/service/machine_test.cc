@@ -64,8 +64,12 @@ TEST(Machine, ALimitOfAddressSpaceIsOneOfMemory) {
   const MachineLimits none = WithinAddressSpace(Allowed(0), 0, 90 * kMiB, 20 * kMiB);
   EXPECT_EQ(none.memory_bytes, 0);
   const MachineLimits tight = WithinAddressSpace(Allowed(0), 1000 * kMiB, 90 * kMiB, 20 * kMiB);
-  EXPECT_EQ(tight.memory_bytes, (1000 - 70 - 48 * 2 - 2 * 64) * kMiB);
+  EXPECT_EQ(tight.memory_bytes, (1000 - 70 - 40 * 2 - 2 * 64) * kMiB);
   EXPECT_EQ(tight.memory_why, kAddressSpace);
+  MachineLimits large;
+  large.processors = 64;  // more threads and arenas
+  EXPECT_EQ(WithinAddressSpace(large, 10000 * kMiB, 90 * kMiB, 20 * kMiB).memory_bytes,
+            (10000 - 70 - 544 * 2 - 32 * 64) * kMiB);
   EXPECT_EQ(WithinAddressSpace(Allowed(500 * kMiB), 1000 * kMiB, 90 * kMiB, 20 * kMiB).memory_bytes, 500 * kMiB);
   EXPECT_EQ(WithinAddressSpace(Allowed(5000 * kMiB), 1000 * kMiB, 90 * kMiB, 20 * kMiB).memory_why, kAddressSpace);
   EXPECT_EQ(WithinAddressSpace(Allowed(0), 10 * kMiB, 90 * kMiB, 20 * kMiB).memory_bytes, kMiB);
