@@ -18,6 +18,7 @@
 #include "engines/python/errors.h"
 #include "engines/python/message_dict.h"
 #include "engines/python/of_this_process.h"
+#include "engines/python/prompt.h"
 #include "engines/python/step.h"
 
 namespace seine::python {
@@ -246,6 +247,7 @@ NB_MODULE(_native, module) {
   ImportMapping();
   MakeNames();
   AddNativeError(module);
+  AddPromptClasses(module);
   nb::class_<Stream>(module, "Stream")
       .def("step", &Stream::Step, arg("appends"), arg("items"), arg("selector").none(), arg("attention").none())
       .def("close", &Stream::Close, arg("cancel") = false)

@@ -12,67 +12,47 @@ namespace {
 // A float's first bits order what is not negative: buckets of an eighth of an octave.
 constexpr int kShift = 20, kBuckets = 1 << (31 - kShift);
 
-size_t BucketOf(float mass) { return FloatBits(mass) >> kShift; }
-
-// What is taken of each head.
-class Taken {
- public:
-  Taken(int group, const double* wanted) : wanted_(wanted), mass_(group) {}
-  template <typename T>
-  void Add(const T* masses) {
-    for (size_t g = 0; g < mass_.size(); ++g) mass_[g] += masses[g];
-  }
-  // Whether every head has enough, with `more` besides where given.
-  bool Enough(const double* more = nullptr) const {
-    for (size_t g = 0; g < mass_.size(); ++g) {
-      if (mass_[g] + (more != nullptr ? more[g] : 0) < wanted_[g]) return false;
-    }
-    return true;
-  }
-
- private:
-  const double* const wanted_;
-  std::vector<double> mass_;
-};
+size_t BucketOf(float weight) { return FloatBits(weight) >> kShift; }
 
 }  // namespace
 
-bool ChooseRuns(const float* masses, int64_t count, int group, const double* wanted, int64_t most,
+bool ChooseRuns(const float* masses, int64_t count, int tokens, int group, const double* wanted, int64_t most,
                 std::vector<int32_t>* chosen) {
   chosen->clear();
-  Taken taken(group, wanted);
-  if (taken.Enough()) return true;
-  std::vector<float> sums(count);
-  std::vector<double> bucket_masses(static_cast<size_t>(kBuckets) * group);
-  std::vector<int64_t> bucket_counts(kBuckets);
+  std::vector<float> weights(count), own(tokens);
+  std::vector<double> held_out(static_cast<size_t>(kBuckets) * group);  // what a token has of runs by the others' weight
+  std::vector<int64_t> counts(kBuckets);
   for (int64_t i = 0; i < count; ++i) {
-    for (int g = 0; g < group; ++g) sums[i] += masses[i * group + g];
-    const size_t bucket = BucketOf(sums[i]);
-    for (int g = 0; g < group; ++g) bucket_masses[bucket * group + g] += masses[i * group + g];
-    ++bucket_counts[bucket];
+    const float* const of_run = masses + i * tokens * group;
+    for (int t = 0; t < tokens; ++t) {
+      own[t] = 0;
+      for (int g = 0; g < group; ++g) own[t] += of_run[t * group + g];
+      weights[i] += own[t];
+    }
+    ++counts[BucketOf(weights[i])];
+    for (int t = 0; t < tokens; ++t) {
+      double* const to = &held_out[BucketOf(std::max(0.0f, weights[i] - own[t])) * group];
+      for (int g = 0; g < group; ++g) to[g] += of_run[t * group + g];
+    }
   }
-  // Whole buckets from the heaviest down, and of the last the heaviest runs.
-  int64_t whole = 0;
-  size_t last = kBuckets - 1;
-  for (; last > 0 && !taken.Enough(&bucket_masses[last * group]); --last) {
-    taken.Add(&bucket_masses[last * group]);
-    whole += bucket_counts[last];
-    if (whole > most) return false;
+  std::vector<double> had(group);
+  const auto enough = [&] {
+    for (int g = 0; g < group; ++g) {
+      if (had[g] < wanted[g]) return false;
+    }
+    return true;
+  };
+  size_t least = kBuckets;
+  int64_t taken = 0;
+  while (!enough()) {
+    if (--least == 0) return false;
+    for (int g = 0; g < group; ++g) had[g] += held_out[least * group + g];
+    taken += counts[least];
+    if (taken > most) return false;
   }
-  std::vector<int32_t> edge;
   for (int64_t i = 0; i < count; ++i) {
-    const size_t bucket = BucketOf(sums[i]);
-    if (bucket > last) chosen->push_back(static_cast<int32_t>(i));
-    if (bucket == last && sums[i] > 0) edge.push_back(static_cast<int32_t>(i));
+    if (BucketOf(weights[i]) >= least) chosen->push_back(static_cast<int32_t>(i));
   }
-  std::stable_sort(edge.begin(), edge.end(), [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
-  for (const int32_t i : edge) {
-    if (taken.Enough()) break;
-    taken.Add(masses + static_cast<int64_t>(i) * group);
-    chosen->push_back(i);
-  }
-  if (static_cast<int64_t>(chosen->size()) > most) return false;
-  std::sort(chosen->begin(), chosen->end());
   return true;
 }
 

@@ -52,14 +52,17 @@ class Samples {
  public:
   Samples(const PromptTask& task, const PromptParams& params) : task_(task) {
     const int tokens = task.block->tokens();
-    for (int t = std::min(params.sample, tokens) - 1; t < tokens; t += params.sample) {
+    const int every = params.sample > 0 ? params.sample : task.num_places < 16384 ? 8 : 16;
+    for (int t = std::min(every, tokens) - 1; t < tokens; t += every) {
       tokens_.push_back(t);
       queries_.insert(queries_.end(), task.queries + static_cast<ptrdiff_t>(t) * task.group,
                       task.queries + static_cast<ptrdiff_t>(t + 1) * task.group);
     }
   }
 
-  // masses [dense and zone tiles][kTileRuns][group], as RunMasses has them.
+  int tokens() const { return static_cast<int>(tokens_.size()); }
+
+  // masses [dense and zone tiles][kTileRuns][sampled tokens][group], as RunMasses has them.
   void Weigh(const Parts& parts, std::vector<float>* masses) const {
     std::vector<host::KeyTile> tiles = parts.dense;
     std::vector<uint64_t> words(tiles.size() * tokens_.size());
@@ -75,7 +78,7 @@ class Samples {
     block.num_rows = static_cast<int>(queries_.size());
     block.tiles = tiles.data();
     block.num_tiles = static_cast<int64_t>(tiles.size());
-    masses->resize(tiles.size() * host::kTileRuns * task_.group);
+    masses->resize(tiles.size() * host::kTileRuns * queries_.size());
     host::RunMasses(block, masses->data());
   }
 
@@ -113,14 +116,15 @@ PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, fl
     counts.zone = runs;
     if (runs * host::kRunKeys >= std::max<int64_t>(params.least, 1)) {
       std::vector<float> masses;
-      Samples(task, params).Weigh(parts, &masses);
-      const size_t zone = parts.dense.size() * host::kTileRuns * task.group;
+      const Samples samples(task, params);
+      samples.Weigh(parts, &masses);
+      const size_t zone = parts.dense.size() * host::kTileRuns * samples.tokens() * task.group;
       std::vector<double> wanted(task.group);
       for (size_t i = 0; i < masses.size(); ++i) {
         wanted[i % task.group] += i < zone ? (params.mass - 1) * masses[i] : params.mass * masses[i];
       }
       std::vector<int32_t> chosen;
-      if (ChooseRuns(masses.data() + zone, runs, task.group, wanted.data(),
+      if (ChooseRuns(masses.data() + zone, runs, samples.tokens(), task.group, wanted.data(),
                      static_cast<int64_t>(params.most * static_cast<double>(runs)), &chosen)) {
         tiles = parts.dense;
         Gather(parts.zone, chosen, &tiles);

@@ -1,9 +1,10 @@
 // Attention of a block of a prompt's tokens, exact or by chosen runs of 8 keys.
 //
-// Chosen (ours): every `sample`-th token of the block attends all keys exactly, which tells the mass that each run has
-// in each head of the group. The block takes the heaviest runs until what it attends holds the share `mass` of what the
-// sampled rows of every head see. The first keys, the last ones before the block, and keys that some token of the block
-// does not see are always attended. A block that would take more than the share `most` of the runs is attended exactly.
+// Chosen (ours): every `sample`-th token of the block attends all keys exactly, which tells what each run holds for it.
+// The block takes the heaviest runs, so many that a sampled token keeps the share `mass` of what it sees in every head
+// although its own part in the choice is left out (choose_runs.h). The first keys, the last ones before the block, and
+// keys that some token of the block does not see are always attended. A block that would take more than the share
+// `most` of the runs is attended exactly.
 #ifndef SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 #define SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 
@@ -16,8 +17,8 @@ namespace seine {
 
 struct PromptParams {
   double mass = 1;       // in (0, 1]; 1: exact
-  double most = 0.3;     // in [0, 1]
-  int sample = 8;        // at least 1
+  double most = 0.5;     // in [0, 1]
+  int sample = 0;        // 0: 8, and 16 from 16,384 keys on
   int sink = 64;         // keys
   int local = 256;       // keys
   int64_t least = 2048;  // keys of which runs are chosen; a block over fewer is attended exactly

@@ -16,38 +16,86 @@
 namespace seine {
 namespace {
 
-TEST(ChooseRuns, TakesTheFewest) {
-  std::mt19937 random(3);
-  for (int trial = 0; trial < 2000; ++trial) {
-    const int count = 1 + static_cast<int>(random() % 300);
-    std::vector<float> masses(count);
-    for (float& mass : masses) {  // many equal, many zero, many octaves
-      mass = random() % 4 == 0 ? 0 : std::ldexp(static_cast<float>(1 + random() % 5), -static_cast<int>(random() % 30));
+// What tokens sampled of runs have of them: [runs][tokens][group].
+struct Sampled {
+  int runs, tokens, group;
+  std::vector<float> masses;
+
+  double Weight(int run, int without) const {  // without a token's own part; -1: of all
+    double sum = 0;
+    for (int t = 0; t < tokens; ++t) {
+      for (int g = 0; g < group; ++g) sum += t == without ? 0 : masses[(run * tokens + t) * group + g];
     }
-    // A second head, whose masses are a quarter of the first's.
-    constexpr float kTimes = 0.25f;
-    std::vector<float> both;
-    for (const float mass : masses) both.push_back(mass), both.push_back(mass * kTimes);
-    const double sum = std::accumulate(masses.begin(), masses.end(), 0.0);
-    const double wanted = sum * static_cast<double>(random() % 1000) / 1000;
-    const bool second = random() % 2 == 0;  // which of them decides
-    const double of_each[] = {second ? wanted / 2 : wanted, second ? wanted * kTimes : 0};
-    std::vector<int32_t> order(count), chosen;
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return masses[a] > masses[b]; });
-    double mass = 0;
-    size_t fewest = 0;
-    while (mass < wanted * (1 - 1e-12) && fewest < order.size()) mass += masses[order[fewest++]];
-    ASSERT_TRUE(ChooseRuns(both.data(), count, 2, of_each, count, &chosen));
-    ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
-    ASSERT_NEAR(static_cast<double>(chosen.size()), static_cast<double>(fewest), 1);
-    order.resize(chosen.size());
-    std::sort(order.begin(), order.end());
-    ASSERT_EQ(chosen, order);
-    if (chosen.size() > 1) {
-      EXPECT_FALSE(ChooseRuns(both.data(), count, 2, of_each, static_cast<int64_t>(chosen.size()) - 1, &chosen));
-    }
+    return sum;
   }
+  // What tokens have, in head g, of runs that the others alone weigh by `least` or more.
+  double HeldOut(int g, double least) const {
+    double sum = 0;
+    for (int run = 0; run < runs; ++run) {
+      for (int t = 0; t < tokens; ++t) sum += Weight(run, t) >= least ? masses[(run * tokens + t) * group + g] : 0;
+    }
+    return sum;
+  }
+  double Total(int g) const { return HeldOut(g, -1); }
+  bool Choose(const std::vector<double>& wanted, int64_t most, std::vector<int32_t>* chosen) const {
+    return ChooseRuns(masses.data(), runs, tokens, group, wanted.data(), most, chosen);
+  }
+};
+
+TEST(ChooseRuns, TakesTheFewestThatAreEnoughForATokenThatDidNotChoose) {
+  std::mt19937 random(3);
+  int failed = 0;
+  for (int trial = 0; trial < 1000; ++trial) {
+    Sampled s{1 + static_cast<int>(random() % 100), 1 + static_cast<int>(random() % 9),
+              1 + static_cast<int>(random() % 3), {}};
+    s.masses.resize(static_cast<size_t>(s.runs) * s.tokens * s.group);
+    for (float& mass : s.masses) {  // powers of two: sums of few of them are exact
+      mass = random() % 4 == 0 ? 0 : std::ldexp(1.0f, -static_cast<int>(random() % 12));
+    }
+    std::vector<double> wanted(s.group);
+    const double share = static_cast<double>(random() % 1000) / 1000;
+    for (int g = 0; g < s.group; ++g) wanted[g] = share * s.Total(g);
+    std::vector<int32_t> chosen;
+    const auto enough = [&](double least) {
+      for (int g = 0; g < s.group; ++g) {
+        if (s.HeldOut(g, least) < wanted[g]) return false;
+      }
+      return true;
+    };
+    if (!s.Choose(wanted, s.runs, &chosen)) {
+      EXPECT_FALSE(enough(1e-9));
+      ++failed;
+      continue;
+    }
+    if (chosen.empty()) {
+      EXPECT_TRUE(enough(1e9));
+      continue;
+    }
+    ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
+    double lightest = 1e9, heaviest_left = 0;
+    for (int run = 0; run < s.runs; ++run) {
+      const bool taken = std::binary_search(chosen.begin(), chosen.end(), run);
+      (taken ? lightest : heaviest_left) =
+          taken ? std::min(lightest, s.Weight(run, -1)) : std::max(heaviest_left, s.Weight(run, -1));
+    }
+    ASSERT_GT(lightest, heaviest_left);
+    // An eighth of an octave is told apart.
+    EXPECT_TRUE(enough(heaviest_left));
+    EXPECT_FALSE(enough(lightest * 1.126));
+    EXPECT_FALSE(s.Choose(wanted, static_cast<int64_t>(chosen.size()) - 1, &chosen));
+  }
+  EXPECT_GT(failed, 20);
+  EXPECT_LT(failed, 800);
+}
+
+// Each token looks at a run of its own, as one that copies does: nothing says where the next one would look.
+TEST(ChooseRuns, TokensThatLookWhereNoOtherDoesHaveNoChoice) {
+  Sampled s{64, 8, 1, std::vector<float>(size_t{64} * 8)};
+  for (int t = 0; t < 8; ++t) s.masses[(t * 7 * 8) + t] = .6f, s.masses[63 * 8 + t] = .4f;
+  std::vector<int32_t> chosen;
+  EXPECT_FALSE(s.Choose({.9 * 8}, 64, &chosen));
+  EXPECT_TRUE(s.Choose({.39 * 8}, 64, &chosen));
+  EXPECT_EQ(chosen, std::vector<int32_t>{63});
 }
 
 // Keys of which some runs match the queries far better than others.

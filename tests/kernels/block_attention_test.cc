@@ -74,7 +74,7 @@ class Block {
     return a;
   }
   std::vector<float> Masses() const {
-    std::vector<float> masses(task.num_tiles * kTileRuns * task.group, 7);
+    std::vector<float> masses(task.num_tiles * kTileRuns * task.num_rows, 7);
     cpu::RunMasses(task, masses.data());
     return masses;
   }
@@ -138,7 +138,7 @@ void ExpectNearFloat64(const Block& block, const Shape& s, double bound) {
     const std::vector<double> shares = block.Shares(r, &log_sum_exp);
     std::vector<double> want(s.dim);
     block.ForEachSeen(r, [&](size_t i, int64_t place) {
-      want_masses[i / kRunKeys * s.group + r % s.group] += shares[i];
+      want_masses[i / kRunKeys * block.task.num_rows + r] += shares[i];
       for (int j = 0; j < s.dim; ++j) want[j] += shares[i] * block.ValueAt(place, j);
     });
     if (log_sum_exp == -INFINITY) {

@@ -41,8 +41,7 @@ struct BlockTask {
 // -infinity. What a stopped call (stop.h) gets is of no use.
 void AttendBlock(const BlockTask& task, float* const* outputs, float* log_sum_exp);
 
-// masses [num_tiles][kTileRuns][group]: the sum over a query head's rows of the shares of a row's e^s that lie in a
-// run. Rows are added in order. A row that sees nothing adds nothing.
+// masses [num_tiles][kTileRuns][num_rows]: the share of a row's e^s that lies in a run; 0 of a row that sees nothing.
 void RunMasses(const BlockTask& task, float* masses);
 
 namespace scalar {

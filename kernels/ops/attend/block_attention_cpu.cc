@@ -263,7 +263,7 @@ void RunMassesImpl(const BlockTask& task, float* masses) {
   static constexpr decltype(&WeighStrip<1>) kOf[] = {WeighStrip<1>, WeighStrip<2>, WeighStrip<3>};
   const int dim = task.keys.head_dim;
   const DF d;
-  std::fill_n(masses, task.num_tiles * kTileRuns * task.group, 0.0f);
+  std::fill_n(masses, task.num_tiles * kTileRuns * task.num_rows, 0.0f);
   std::vector<float> of_runs(task.num_tiles * kTileRuns * kStripRows), at_most(task.num_tiles * kStripRows);
   std::vector<uint8_t> seen(task.num_tiles);
   for (int first = 0; first < task.num_rows; first += kStripRows) {  // strip by strip: few rows are asked
@@ -294,11 +294,8 @@ void RunMassesImpl(const BlockTask& task, float* masses) {
       }
       for (int run = 0; run < kTileRuns; ++run) {
         const float* of_rows = of_runs.data() + (t * kTileRuns + run) * kStripRows;
-        float* of_heads = masses + (t * kTileRuns + run) * task.group;
-        for (int r = 0, head = first % task.group; r < rows.num_rows; ++r) {
-          of_heads[head] += of_rows[r] * shares[r];
-          head = head + 1 == task.group ? 0 : head + 1;
-        }
+        float* to = masses + (t * kTileRuns + run) * task.num_rows + first;
+        for (int r = 0; r < rows.num_rows; ++r) to[r] = of_rows[r] * shares[r];
       }
     }
   }

@@ -82,7 +82,7 @@ void AttendBlock(const BlockTask& task, float* const* outputs, float* log_sum_ex
 }
 
 void RunMasses(const BlockTask& task, float* masses) {
-  std::fill_n(masses, task.num_tiles * kTileRuns * task.group, 0.0f);
+  std::fill_n(masses, task.num_tiles * kTileRuns * task.num_rows, 0.0f);
   std::vector<float> of_runs(task.num_tiles * kTileRuns), at_most(task.num_tiles);
   float weights[kTileKeys];
   for (int r = 0; r < task.num_rows && !StopRequested(); ++r) {
@@ -104,7 +104,7 @@ void RunMasses(const BlockTask& task, float* masses) {
     for (int64_t t = 0; t < task.num_tiles; ++t) {
       const float share = Exp2(at_most[t] - row.most) / row.total;
       for (int run = 0; run < kTileRuns; ++run) {
-        masses[(t * kTileRuns + run) * task.group + r % task.group] += of_runs[t * kTileRuns + run] * share;
+        masses[(t * kTileRuns + run) * task.num_rows + r] = of_runs[t * kTileRuns + run] * share;
       }
     }
   }

@@ -8,7 +8,7 @@
     print(seine.memory())                                    # what the index holds, against the full cache
     hf.uninstall(model)
 
-Prompts are attended in torch, densely or in blocks, while their keys and values go to the index, layer by layer. Each
+Prompts are attended by Seine's block kernel in the host's memory, else in torch, whole or in blocks, while their keys and values go to the index, layer by layer. Each
 token after them is one step a layer, for the whole batch: the new key and value are appended, and attention over sink,
 selected and local tokens (and the tail of the others) comes back. A cache that is copied forks its sequences, one that
 is cropped truncates them, beams fork them.
@@ -59,7 +59,11 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       evict       an Eviction: attention over what it retains
       low_rank    a LowRank: keys and values of the zone kept low-rank, attended as they read; with evict, those retained
     How prompts are read:
-      prefill     "dense": attended whole in torch, whatever is evicted. "blocks", which needs evict: each block attends
+      prompt      "exact": by Seine's kernel, as torch to rounding. "sparse": each block of tokens over the keys that hold
+                  prompt_mass of what some of its tokens see; exact below 2,048 keys. "torch": by torch. What the kernel
+                  cannot attend torch does, and Stats counts why
+      prompt_mass share of attention, above 0 and below 1 (0.95)
+      prefill     "dense": attended whole, whatever is evicted. "blocks", which needs evict: each block attends
                   what is retained and itself, and the layer is cut back before the next. No layer ever holds more than
                   budget + block tokens a head, in the index or in torch; torch keeps no cache
       block       tokens of a block, 2 to evict.interval (the default)

@@ -58,6 +58,11 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
             module, queries, keys, values, mask, dropout=dropout, scaling=scaling, **kwargs
         )[0]
 
+    def attend_prompt(queries, keys, values, mask):
+        causal = kwargs.get("is_causal") in (None, True) and getattr(module, "is_causal", True)
+        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout)
+        return attend(queries, keys, values, mask) if output is None else output
+
     def dense(rows=slice(None)):
         mask = attention_mask
         if mask is not None and mask.shape[0] > 1:
@@ -74,8 +79,8 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
         if kwargs.get(name) is not None:
             raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
     if query.shape[2] > 1 and batch.owner.block is not None:
-        return batch.block(module.layer_idx, query, key, value, scaling, attend), None
+        return batch.block(module.layer_idx, query, key, value, scaling, attend_prompt), None
     if query.shape[2] > 1:
         batch.prefill(module.layer_idx, query, key, value, scaling)
-        return dense(), None
+        return attend_prompt(query, key, value, attention_mask), None
     return batch.step(module.layer_idx, query, key, value, scaling, dense), None

@@ -19,6 +19,7 @@ from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
+from seine_kv.hf.prompts import Prompts
 from seine_kv.hf.stats import Stats
 from seine_kv.index import profile_file
 from seine_kv.model import cache_name
@@ -50,6 +51,8 @@ class Installation:
         dtype=None,
         prefill="dense",
         block=None,
+        prompt="exact",
+        prompt_mass=None,
         keep_cache=None,
         threads=0,
         timeout=10.0,
@@ -58,6 +61,7 @@ class Installation:
         self._timeout, self._retry, self._made = timeout, retry, MadeHere()
         local = endpoint is None
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
+        self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
         if self.block is not None:
             if keep_cache:
@@ -85,7 +89,7 @@ class Installation:
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
         self.tail, self.evict, self.num_layers = tail, evict, self._settings["num_layers"]
-        self._stats, self._stream = Stats(), None
+        self._stats, self._stream = Stats(prompts=self.prompts.stats), None
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
         self._cache = None  # of the forward that is running
@@ -306,6 +310,7 @@ class Installation:
 
     def _after(self, *_):
         current.set(None)
+        self.prompts.forget()
         if self._cache is not None:
             self._cache.note()
             self._cache = None

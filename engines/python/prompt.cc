@@ -1,0 +1,161 @@
+#include "engines/python/prompt.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/fork.h"
+#include "engines/python/arrays.h"
+#include "engines/python/errors.h"
+#include "index/prompt/prompt_batch.h"
+#include "kernels/machine/limits.h"
+
+namespace seine::python {
+namespace {
+
+using Seen = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;  // NOLINT(misc-include-cleaner)
+
+[[noreturn]] void ThrowValueError(const std::string& text) { throw nb::value_error(text.c_str()); }
+
+DType ElementsOf(const ArrayView& array, absl::string_view name) {
+  switch (array.dtype()) {
+    case client::DType::kFloat32:
+      return DType::kFloat32;
+    case client::DType::kFloat16:
+      return DType::kFloat16;
+    case client::DType::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      ThrowValueError(absl::StrCat(name, ": dtype must be float32, float16 or bfloat16"));
+  }
+}
+
+void CheckShape(const ArrayView& array, absl::string_view name, const std::vector<int64_t>& shape) {
+  if (array.shape() == absl::MakeConstSpan(shape)) return;
+  ThrowValueError(absl::StrCat(name, ": must be [", absl::StrJoin(shape, ", "), "], not ", array.ShapeText()));
+}
+
+// Threads of their own, which a child of fork has not.
+class PromptThreads {
+ public:
+  explicit PromptThreads(int threads) {
+    if (threads < 0) ThrowValueError(absl::StrCat("threads: must be 0 or more, not ", threads));
+    pool_ = std::make_shared<ThreadPool>(threads == 0 ? DefaultThreads() : threads);
+  }
+  ~PromptThreads() {
+    if (!made_.here()) client::KeepForEver(std::move(pool_));
+  }
+  PromptThreads(const PromptThreads&) = delete;
+
+  std::unique_ptr<PromptMask> Mask(int64_t tokens, int64_t places, int group, const std::optional<Seen>& seen) const {
+    RaiseIfWrong(made_.Check());
+    if (tokens < 1) ThrowValueError(absl::StrCat("tokens: must be 1 or more, not ", tokens));
+    if (places < tokens || places > std::numeric_limits<int32_t>::max() - host::kTileKeys) {
+      ThrowValueError(absl::StrCat("places: must be tokens, ", tokens, ", or more and below 2^31, not ", places));
+    }
+    if (group < 1 || group > kMaxGroup) {
+      ThrowValueError(absl::StrCat("group: must be 1 to ", kMaxGroup, ", not ", group));
+    }
+    if (!seen) return std::make_unique<PromptMask>(tokens, places, group);
+    const auto rows = static_cast<int64_t>(seen->shape(0)), heads = static_cast<int64_t>(seen->shape(1));
+    if (rows < 1 || heads < 1 || static_cast<int64_t>(seen->shape(2)) != tokens ||
+        static_cast<int64_t>(seen->shape(3)) != places) {
+      ThrowValueError(absl::StrCat("seen: must be [rows, KV heads or 1, ", tokens, ", ", places, "], not [", rows, ", ",
+                                   heads, ", ", seen->shape(2), ", ", seen->shape(3), "]"));
+    }
+    const nb::gil_scoped_release release;
+    return std::make_unique<PromptMask>(seen->data(), rows, static_cast<int>(heads), tokens, places, group,
+                                        pool_.get());
+  }
+
+  nb::tuple Attend(const PromptMask& mask, nb::handle queries, nb::handle keys, nb::handle values, float scale,
+                   double mass, double most, int sample, int64_t least, int sink, int local) const {
+    RaiseIfWrong(made_.Check());
+    PromptParams params;
+    params.mass = mass, params.most = most, params.sample = sample, params.least = least;
+    params.sink = sink, params.local = local;
+    CheckParams(params, scale);
+    const ArrayView q(queries, "queries"), k(keys, "keys"), v(values, "values");
+    if (q.shape().size() != 4 || q.dtype() != client::DType::kFloat32) {
+      ThrowValueError("queries: must be float32 [rows, query heads, tokens, head_dim]");
+    }
+    const int64_t rows = q.shape()[0], q_heads = q.shape()[1], dim = q.shape()[3];
+    if (rows < 1 || (mask.rows() > 1 && rows != mask.rows()) || q_heads < 1 || q_heads % mask.group() != 0 ||
+        q.shape()[2] != mask.tokens() || (mask.heads() > 1 && q_heads / mask.group() != mask.heads())) {
+      ThrowValueError(absl::StrCat("queries: ", q.ShapeText(), " do not fit the mask, of ", mask.rows(), " rows, ",
+                                   mask.heads(), " KV heads and ", mask.tokens(), " tokens, in groups of ",
+                                   mask.group()));
+    }
+    if (dim < 16 || dim > kMaxHeadDim || dim % 16 != 0) {
+      ThrowValueError(absl::StrCat("queries: head_dim must be a multiple of 16 up to ", kMaxHeadDim, ", not ", dim));
+    }
+    const int64_t kv_heads = q_heads / mask.group();
+    CheckShape(k, "keys", {rows, kv_heads, mask.places(), dim});
+    CheckShape(v, "values", {rows, kv_heads, mask.places(), dim});
+    PromptBatch batch;
+    batch.mask = &mask, batch.rows = rows, batch.num_kv_heads = static_cast<int>(kv_heads);
+    batch.head_dim = static_cast<int>(dim), batch.scale = scale;
+    batch.queries = static_cast<const float*>(q.data());
+    batch.dtype = ElementsOf(k, "keys"), batch.keys = k.data(), batch.values = v.data();
+    if (k.dtype() != v.dtype()) ThrowValueError("values: must have the dtype of keys");
+    auto outputs = std::make_unique<float[]>(static_cast<size_t>(rows * mask.tokens() * q_heads * dim));
+    PromptCounts counts;
+    {
+      const nb::gil_scoped_release release;
+      counts = AttendPromptBatch(batch, params, pool_.get(), outputs.get());
+    }
+    float* const data = outputs.get();
+    const nb::capsule owner(outputs.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    const size_t shape[] = {static_cast<size_t>(rows), static_cast<size_t>(mask.tokens()), static_cast<size_t>(q_heads),
+                            static_cast<size_t>(dim)};
+    nb::dict counted;
+    counted["seen"] = counts.seen, counted["taken"] = counts.taken;
+    counted["blocks"] = counts.blocks, counted["exact_blocks"] = counts.exact_blocks;
+    return nb::make_tuple(nb::ndarray<nb::numpy, float>(data, 4, shape, owner).cast(), counted);
+  }
+
+ private:
+  static void CheckParams(const PromptParams& params, float scale) {
+    if (!(params.mass > 0 && params.mass <= 1)) {
+      ThrowValueError(absl::StrCat("mass: must be in (0, 1], not ", params.mass));
+    }
+    if (!(params.most >= 0 && params.most <= 1)) {
+      ThrowValueError(absl::StrCat("most: must be in [0, 1], not ", params.most));
+    }
+    if (params.sample < 0) ThrowValueError(absl::StrCat("sample: must be 0 or more, not ", params.sample));
+    if (params.sink < 0) ThrowValueError(absl::StrCat("sink: must be 0 or more, not ", params.sink));
+    if (params.local < 0) ThrowValueError(absl::StrCat("local: must be 0 or more, not ", params.local));
+    if (params.least < 0) ThrowValueError(absl::StrCat("least: must be 0 or more, not ", params.least));
+    if (!std::isfinite(scale)) ThrowValueError("scale: must be finite");
+  }
+
+  const client::MadeHere made_;
+  std::shared_ptr<ThreadPool> pool_;
+};
+
+}  // namespace
+
+void AddPromptClasses(nb::module_& module) {
+  using nb::arg;
+  constexpr PromptParams kUsual;
+  nb::class_<PromptMask>(module, "PromptMask")
+      .def_prop_ro("tokens", &PromptMask::tokens)
+      .def_prop_ro("places", &PromptMask::places);
+  nb::class_<PromptThreads>(module, "PromptAttention")
+      .def(nb::init<int>(), arg("threads") = 0)
+      .def("mask", &PromptThreads::Mask, arg("tokens"), arg("places"), arg("group"), arg("seen").none() = nb::none())
+      .def("attend", &PromptThreads::Attend, arg("mask"), arg("queries"), arg("keys"), arg("values"), arg("scale"),
+           arg("mass") = 1.0, arg("most") = kUsual.most, arg("sample") = kUsual.sample, arg("least") = kUsual.least,
+           arg("sink") = kUsual.sink, arg("local") = kUsual.local);
+}
+
+}  // namespace seine::python
