@@ -17,7 +17,7 @@
 #include "engines/python/arrays.h"
 #include "engines/python/errors.h"
 #include "index/prompt/prompt_batch.h"
-#include "kernels/machine/limits.h"
+#include "kernels/backend.h"
 
 namespace seine::python {
 namespace {
@@ -49,10 +49,10 @@ class PromptThreads {
  public:
   explicit PromptThreads(int threads) {
     if (threads < 0) ThrowValueError(absl::StrCat("threads: must be 0 or more, not ", threads));
-    pool_ = std::make_shared<ThreadPool>(threads == 0 ? DefaultThreads() : threads);
+    backend_ = MakeCpuBackend(threads);
   }
   ~PromptThreads() {
-    if (!made_.here()) client::KeepForEver(std::move(pool_));
+    if (!made_.here()) client::KeepForEver(std::move(backend_));
   }
   PromptThreads(const PromptThreads&) = delete;
 
@@ -74,7 +74,7 @@ class PromptThreads {
     }
     const nb::gil_scoped_release release;
     return std::make_unique<PromptMask>(seen->data(), rows, static_cast<int>(heads), tokens, places, group,
-                                        pool_.get());
+                                        backend_.get());
   }
 
   nb::tuple Attend(const PromptMask& mask, nb::handle queries, nb::handle keys, nb::handle values, float scale,
@@ -111,7 +111,7 @@ class PromptThreads {
     PromptCounts counts;
     {
       const nb::gil_scoped_release release;
-      counts = AttendPromptBatch(batch, params, pool_.get(), outputs.get());
+      counts = AttendPromptBatch(batch, params, backend_.get(), outputs.get());
     }
     float* const data = outputs.get();
     const nb::capsule owner(outputs.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
@@ -139,7 +139,7 @@ class PromptThreads {
   }
 
   const client::MadeHere made_;
-  std::shared_ptr<ThreadPool> pool_;
+  std::shared_ptr<Backend> backend_;
 };
 
 }  // namespace

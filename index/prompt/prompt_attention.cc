@@ -120,8 +120,9 @@ PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, fl
       samples.Weigh(parts, &masses);
       const size_t zone = parts.dense.size() * host::kTileRuns * samples.tokens() * task.group;
       std::vector<double> wanted(task.group);
-      for (size_t i = 0; i < masses.size(); ++i) {
-        wanted[i % task.group] += i < zone ? (params.mass - 1) * masses[i] : params.mass * masses[i];
+      for (size_t i = 0; i < masses.size(); i += task.group) {
+        const double share = i < zone ? params.mass - 1 : params.mass;
+        for (int g = 0; g < task.group; ++g) wanted[g] += share * masses[i + g];
       }
       std::vector<int32_t> chosen;
       if (ChooseRuns(masses.data() + zone, runs, samples.tokens(), task.group, wanted.data(),

@@ -46,7 +46,7 @@ PromptMask::PromptMask(int64_t tokens, int64_t places, int group)
 }
 
 PromptMask::PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tokens, int64_t places, int group,
-                       ThreadPool* pool)
+                       Backend* backend)
     : rows_(rows),
       tokens_(tokens),
       places_(places),
@@ -55,7 +55,7 @@ PromptMask::PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tok
       block_tokens_(PromptBlockTokens(group)),
       num_blocks_(static_cast<int>((tokens + block_tokens_ - 1) / block_tokens_)),
       blocks_(rows * heads * num_blocks_) {
-  pool->Run(static_cast<int>(blocks_.size()), [&](int i) {
+  backend->Run(static_cast<int>(blocks_.size()), [&](int i) {
     const int64_t first = int64_t{i % num_blocks_} * block_tokens_;
     const auto count = static_cast<int>(std::min<int64_t>(block_tokens_, tokens - first));
     const uint8_t* const of_block = seen + (int64_t{i / num_blocks_} * tokens + first) * places;
@@ -70,8 +70,7 @@ PromptMask::PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tok
   });
 }
 
-PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& params, ThreadPool* pool,
-                               float* outputs) {
+PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& params, Backend* backend, float* outputs) {
   const PromptMask& mask = *batch.mask;
   const int blocks = mask.num_blocks(), group = mask.group(), heads = batch.num_kv_heads;
   const int64_t tokens = mask.tokens(), dim = batch.head_dim, q_heads = int64_t{heads} * group;
@@ -79,7 +78,7 @@ PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& par
   PromptCounts counts;
   const auto of_each = static_cast<int>(batch.rows * heads);
   // Later blocks see more: they begin first.
-  pool->Run(of_each * blocks, [&](int i) {
+  backend->Run(of_each * blocks, [&](int i) {
     const int b = blocks - 1 - i / of_each, head = i % heads;
     const int64_t row = i % of_each / heads, first = int64_t{b} * mask.block_tokens();
     PromptTask task;

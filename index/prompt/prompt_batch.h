@@ -7,7 +7,7 @@
 
 #include "index/prompt/prompt_attention.h"
 #include "index/prompt/prompt_block.h"
-#include "kernels/thread_pool.h"
+#include "kernels/backend.h"
 
 namespace seine {
 
@@ -18,7 +18,7 @@ class PromptMask {
   PromptMask(int64_t tokens, int64_t places, int group);
   // seen: [rows][heads][tokens][places], not 0 where a token sees a place. `rows` is 1 where all rows of a batch see
   // the same, `heads` (of keys) 1 where all heads do. `group`: query heads that share a KV head.
-  PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tokens, int64_t places, int group, ThreadPool* pool);
+  PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tokens, int64_t places, int group, Backend* backend);
 
   int64_t rows() const { return rows_; }
   int heads() const { return heads_; }
@@ -49,7 +49,7 @@ struct PromptBatch {
 
 // outputs: [rows][tokens][num_kv_heads * group][head_dim]; 0 of a token that sees nothing. head_dim is a multiple of
 // 16. Thread-safe.
-PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& params, ThreadPool* pool, float* outputs);
+PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& params, Backend* backend, float* outputs);
 
 }  // namespace seine
 

@@ -20,6 +20,6 @@ void PromptBlock::Seal() {
   }
 }
 
-int PromptBlockTokens(int group) { return std::max(16, 192 / group); }
+int PromptBlockTokens(int group) { return std::clamp(384 / group, 16, 128); }
 
 }  // namespace seine

@@ -30,7 +30,7 @@ class PromptBlock {
   std::vector<uint64_t> words_;
 };
 
-// Tokens of a block, so that it has some 192 query rows: keys are widened once for all of them, and a block's sums
+// Tokens of a block, so that it has some 384 query rows: keys are widened once for all of them, and a block's sums
 // still fit a core's caches.
 int PromptBlockTokens(int group);
 

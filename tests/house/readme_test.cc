@@ -76,6 +76,7 @@ const std::vector<Page>& Pages() {
         {"seined --snapshots-dir /var/lib/seine/snapshots --snapshots-at-exit --snapshots-restore-on-start &",
          Needs::kOutside, "an operator's own folder; SnapshotProgramTest writes, ends and restores"},
         {"./dev soak --list", Needs::kOutside, "hours; the test soak.brief runs each attack for a moment"}}},
+      {"docs/prompts.md", {}, {{"from seine_kv import hf", Needs::kModel, kNoModel}}},
       {"docs/subspaces.md", {}, {}},
   };
   return *kPages;

@@ -46,8 +46,10 @@ TEST(ChooseRuns, TakesTheFewestThatAreEnoughForATokenThatDidNotChoose) {
   std::mt19937 random(3);
   int failed = 0;
   for (int trial = 0; trial < 1000; ++trial) {
-    Sampled s{1 + static_cast<int>(random() % 100), 1 + static_cast<int>(random() % 9),
-              1 + static_cast<int>(random() % 3), {}};
+    Sampled s{1 + static_cast<int>(random() % 100),
+              1 + static_cast<int>(random() % 9),
+              1 + static_cast<int>(random() % 3),
+              {}};
     s.masses.resize(static_cast<size_t>(s.runs) * s.tokens * s.group);
     for (float& mass : s.masses) {  // powers of two: sums of few of them are exact
       mass = random() % 4 == 0 ? 0 : std::ldexp(1.0f, -static_cast<int>(random() % 12));

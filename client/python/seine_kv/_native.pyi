@@ -107,6 +107,47 @@ class Connection:
         without .profile.safetensors or .safetensors. NativeError INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS:
         another file was added by that name; UNIMPLEMENTED: a server has its own."""
 
+class PromptMask:
+    """Places that each token of a prompt sees; made by PromptAttention.mask."""
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def places(self) -> int: ...
+
+class PromptAttention:
+    """Attention of prompts over arrays, without an index (index/prompt/prompt_attention.h). Any thread may call it, in the
+    process that made it."""
+
+    def __init__(self, threads: int = 0) -> None:
+        """threads: 0, one for each processor that the process may use."""
+
+    def mask(self, tokens: int, places: int, group: int, seen: Any = None) -> PromptMask:
+        """seen: uint8 [rows or 1, KV heads or 1, tokens, places], not 0 where a token sees a place, copied; None: token t
+        sees places [0, places - tokens + t]. group: query heads that share a KV head."""
+
+    def attend(
+        self,
+        mask: PromptMask,
+        queries: Any,
+        keys: Any,
+        values: Any,
+        scale: float,
+        mass: float = 1.0,
+        most: float = 0.5,
+        sample: int = 0,
+        least: int = 2048,
+        sink: int = 64,
+        local: int = 256,
+    ) -> tuple[np.ndarray, dict[str, int]]:
+        """queries float32 [rows, query heads, tokens, head_dim]; keys, values [rows, KV heads, places, head_dim] of
+        float32, float16 or bfloat16; head_dim a multiple of 16 up to 256. Returns outputs, float32 [rows, tokens, query
+        heads, head_dim], 0 of a token that sees nothing; and counts: seen and taken runs of 8 keys, blocks, exact_blocks.
+
+        mass: 1, exact; below, in (0, 1), the share that a block's runs must hold of what sampled tokens see. most: a block
+        that needs a larger share of the runs is exact. sample: every so-manieth token; 0: by the number of keys. least: of
+        fewer keys all are attended. sink, local: first and last keys that always are."""
+
 class Stream:
     """Decode steps, one at a time: append, then retrieve or attend, for a whole batch."""
 

@@ -12,7 +12,7 @@ import torch
 from small_model import make_model, prompt
 
 from seine_kv.eval import __main__ as command
-from seine_kv.eval import engine, kvpress_peer, methods, needle, quality, report, speed, texts
+from seine_kv.eval import engine, kvpress_peer, methods, needle, prompts, quality, report, speed, texts
 from seine_kv.messages import SeineError
 from seine_kv.model import Reporter, cache_name
 
@@ -263,6 +263,18 @@ def test_speed_adds_up(server, model):
     assert all(-64 < row[name] < 64 for name in ("dense_mib", "seine_mib"))  # of a cache of some hundred kilobytes
 
 
+def test_prompts_are_read_in_every_way(model):
+    rows = prompts.measure(model, prompt(1, 3001), DECODED, [0.5], None, None, quiet)
+    assert [row["prompt"] for row in rows] == ["torch", "exact", "sparse, 0.5"]
+    assert all(row["tokens"] == 3001 - DECODED - 1 and row["first_token_s"] > 0 for row in rows)
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-4) and rows[1]["kl"] == 0.0 and rows[1]["taken"] == 1.0
+    assert rows[2]["taken"] < 1 and rows[2]["kl"] > 1e-6  # it differs where less is attended
+    assert 0 < rows[1]["attention_s"] < rows[1]["first_token_s"] and rows[0]["attention_s"] is None
+    shown = {"quality": [], "needle": None, "speed": [], "failed": []}
+    shown["prompts"] = [{"text": "a text", "decoded": DECODED, "prompts": rows}]
+    assert "sparse, 0.5" in report.show(shown) and "KL to exact" in report.show(shown)
+
+
 def test_needles_take_their_share_of_each_context(monkeypatch):
     model, budgets = Model("12345"), []
 
@@ -369,6 +381,8 @@ def test_the_default_text_is_long():
 @pytest.mark.parametrize(
     "flags, message",
     [
+        (["--shares", "0.9,1"], "--shares: a share must be above 0 and below 1, not 1.0"),
+        (["--shares", "much"], "--shares much: must be shares, as 0.1,0.25"),
         (["--parts", "beauty"], "--parts: unknown part beauty"),
         (["--context", "512"], "--context: must be at least"),
         (["--rank", "1.5"], "--rank: must be above 0 and at most 1"),

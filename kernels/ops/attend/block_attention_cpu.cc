@@ -9,6 +9,7 @@
 // clang-format on
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -29,6 +30,7 @@ constexpr int kVecs = 3;
 constexpr int kLines = HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64 ? 8 : 4;
 constexpr int kLanes = static_cast<int>(kN);
 constexpr int kStripRows = kVecs * kLanes;
+constexpr size_t kCacheLine = 64;
 
 // 2^x for x <= kLazyExponent: 0 below -127, and exactly 1 at 0.
 HWY_INLINE VF Exp2(VF x) {
@@ -70,6 +72,18 @@ void WidenTile(const BlockTask& task, const ChunkedRows& rows, const KeyTile& ti
       }
       const void* row = rows.row(run + i);
       for (int j = 0; j < dim; j += 16) Store16(Load16Typed(row, rows.dtype, j), out + j);
+    }
+  }
+}
+
+// Has the rows of the tile after this one come while this one is worked at.
+HWY_INLINE void PrefetchTile(const BlockTask& task, const ChunkedRows& rows, const KeyTile& tile) {
+  const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
+  for (const int32_t run : tile.runs) {
+    if (run < 0) continue;
+    for (int i = 0; i < kRunKeys && run + i < task.num_places; ++i) {
+      const auto* row = static_cast<const uint8_t*>(rows.row(run + i));
+      for (size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(row + at);
     }
   }
 }
@@ -231,6 +245,10 @@ void AttendBlockImpl(const BlockTask& task, float* const* outputs, float* log_su
         WidenTile(task, task.keys, task.tiles[t], w.keys);
         WidenTile(task, task.values, task.tiles[t], w.values);
         widened = true;
+        if (t + 1 < task.num_tiles) {
+          PrefetchTile(task, task.keys, task.tiles[t + 1]);
+          PrefetchTile(task, task.values, task.tiles[t + 1]);
+        }
       }
       kOf[strip.vecs - 1](sight, dim, w, s);
     }
@@ -280,6 +298,7 @@ void RunMassesImpl(const BlockTask& task, float* masses) {
       seen[t] = !sight.none;
       if (sight.none) continue;
       WidenTile(task, task.keys, task.tiles[t], w.keys);
+      if (t + 1 < task.num_tiles) PrefetchTile(task, task.keys, task.tiles[t + 1]);
       kOf[strip.vecs - 1](sight, dim, w, 0, of_runs.data() + t * kTileRuns * kStripRows);
       std::copy_n(w.most, kStripRows, at_most.data() + t * kStripRows);
     }

@@ -16,7 +16,7 @@ from seine_kv.client import Client, SeineError
 from seine_kv.eval import tasks_part
 from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, find_model
 
-PARTS = ("quality", "needle", "speed", "tasks")
+PARTS = ("quality", "needle", "speed", "prompts", "tasks")
 DESCRIPTION = "Measure how well a Hugging Face model decodes through Seine, beside dense attention and other methods."
 EPILOG = """\
 what is measured:
@@ -28,6 +28,9 @@ what is measured:
             right answers over a grid of context lengths and depths.
   speed     Milliseconds a decoded token beside dense attention, by turns, and where they go: the engine (torch), the index,
             and what lies between (the RPC, where there is one, and Python). And the memory that each one's cache takes.
+  prompts   Only if --parts names it. The text's prompt is read by torch, exactly by Seine's kernel, and over the keys that hold
+            a share of the attention (--shares): seconds to the first token, and of these in Seine's attention; keys taken;
+            perplexity of the last tokens, attended whole by torch behind each, and KL from those behind the exact prompt.
   tasks     Only if --parts names it. Questions about facts that are hidden in a long text, after RULER: a number
             (single), one or three of six (multikey, multiquery), all of one owner (multivalue), a copied variable
             (tracking), the most common words (common). Prompts are read densely, questions included. What leads to an
@@ -57,6 +60,8 @@ examples:
   python -m seine_kv.eval --parts speed --speeds 32768 --rope-scaling yarn:4 --profile bench/data/smollm2-135m.profile.safetensors
   # your model and your text, on a server that runs; everything into a file
   python -m seine_kv.eval --server unix:///run/seine.sock --model ./Llama-3.2-1B --text book.txt -o json > eval.json
+  # the time to the first token of 8K tokens, and what sparse prompts change
+  python -m seine_kv.eval --parts prompts --context 8192 --decoded 256
   # eviction at 10 and 25 % of the tokens, of prompts that are attended densely and in blocks
   python -m seine_kv.eval --parts quality,needle --kept 0.1,0.25
   # RULER's kind of tasks over a book at 4K; then at 16K and 32K, stretched
@@ -76,7 +81,7 @@ def parse_args(argv):
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="fewer tokens, cells and scorers")
-    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s; tasks)")
+    add("--parts", default="quality,needle,speed", metavar="LIST", help="what to measure (default: %(default)s; prompts, tasks)")
     add("--methods", metavar="LIST", help="keys of the methods above (default: all; with --quick two scorers)")
     add("-o", "--output", choices=("table", "json"), default="table", help="on stdout (default: %(default)s)")
     add("--json", metavar="FILE", help="writes the results as JSON, those of tasks after each document too")
@@ -96,6 +101,7 @@ def parse_args(argv):
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
     )
     data.add_argument("--speeds", metavar="LIST", help="context lengths of speed (default: 1024,4096,8192; quick: 1024,4096)")
+    data.add_argument("--shares", metavar="LIST", help="of attention that sparse prompts keep (default: 0.85,0.9,0.95)")
     tasks_part.add_arguments(parser)
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")
@@ -157,6 +163,17 @@ class Progress:
             print(f"\r{line}" if tty else line, end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
+def shares_of(text, option):
+    try:
+        shares = [float(share) for share in text.split(",")] if text else []
+    except ValueError:
+        raise InputError(f"{option} {text}: must be shares, as 0.1,0.25") from None
+    for share in shares:
+        if not 0 < share < 1:
+            raise InputError(f"{option}: a share must be above 0 and below 1, not {share}")
+    return shares
+
+
 def check(args):
     parts = args.parts.split(",")
     for part in parts:
@@ -168,13 +185,8 @@ def check(args):
         raise InputError("--context: must be at least --decoded + 1,024")
     if not 0 < args.rank <= 1:
         raise InputError(f"--rank: must be above 0 and at most 1, not {args.rank}")
-    try:
-        args.kept = [float(share) for share in args.kept.split(",")] if args.kept else []
-    except ValueError:
-        raise InputError(f"--kept {args.kept}: must be shares of the tokens, as 0.1,0.25") from None
-    for share in args.kept:
-        if not 0 < share < 1:
-            raise InputError(f"--kept: a share must be above 0 and below 1, not {share}")
+    args.kept = shares_of(args.kept, "--kept")
+    args.shares = shares_of(args.shares, "--shares")
     if args.block < 2:
         raise InputError(f"--block: must be 2 tokens or more, not {args.block}")
     if args.profile and not args.server and not args.spawn and not Path(args.profile).is_file():
@@ -202,7 +214,7 @@ class Evaluation:
         if args.server is not None:
             with server_of(args) as address, Client(address, timeout=10.0) as client:
                 client.server_info()  # that nobody waits minutes to hear of it
-        lengths = {"quality": [args.context], "needle": self.contexts, "speed": self.speeds, "tasks": args.lengths}
+        lengths = {"quality": [args.context], "prompts": [args.context], "needle": self.contexts, "speed": self.speeds, "tasks": args.lengths}
         self.model = CausalModel(args, max(n for part in self.parts for n in lengths[part]))
         from seine_kv.eval import texts  # after torch is known to be there
 
@@ -218,6 +230,7 @@ class Evaluation:
         results["quality"] = [self._quality(*text, address) for text in self.texts if "quality" in self.parts]
         results["needle"] = self._needle(address) if "needle" in self.parts else None
         results["speed"] = self._speed(address) if "speed" in self.parts else []
+        results["prompts"] = [self._prompts(*text, address) for text in self.texts if "prompts" in self.parts]
         results["tasks"] = self._tasks(address) if "tasks" in self.parts else None
         results["failed"] = self.failed
         return results
@@ -298,6 +311,15 @@ class Evaluation:
         ids = self.model.tokenize(name, text, max(self.speeds))
         tokens, progress = 16 if self.args.quick else 64, Progress(self.reporter, "speed")
         return speed.measure(self.model.model, ids, self.speeds, self.methods[0], address, tokens, progress)
+
+    def _prompts(self, text, name, address):
+        from seine_kv.eval import prompts
+
+        args, progress = self.args, Progress(self.reporter, "prompts")
+        ids = self.model.tokenize(name, text, args.context + 1)
+        shares = args.shares or prompts.SHARES
+        rows = prompts.measure(self.model.model, ids, args.decoded, shares, args.profile, address, progress)
+        return {"text": name, "context": args.context, "decoded": args.decoded, "prompts": rows}
 
     def _tasks(self, address):
         args, (text, name) = self.args, self.texts[0]

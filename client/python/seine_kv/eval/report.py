@@ -48,6 +48,15 @@ def show(results):
             for r in results["speed"]
         ]  # fmt: skip
         lines += table(["context", "dense", "Seine", "engine", "RPC", "index", "dense MiB", "Seine MiB"], rows)
+    for read in results.get("prompts") or ():
+        lines += ["", f"{read['text']}: {read['prompts'][0]['tokens']:,} tokens read, then {read['decoded']} attended whole"]
+        rows = [
+            [r["prompt"], f"{r['first_token_s']:.2f}", "-" if r["attention_s"] is None else f"{r['attention_s']:.2f}",
+             f"{r['taken']:.0%}", f"{r['perplexity']:.3f}", f"{r['kl']:.4f}"]
+            for r in read["prompts"]
+        ]  # fmt: skip
+        header = ["prompt", "first token, s", "of it Seine's attention", "keys taken", "perplexity", "KL to exact"]
+        lines += table(header, rows)
     if results.get("tasks"):
         lines += show_tasks(results["tasks"])
     lines += [f"left out of {f['part']}: {f['label']}: {f['error']}" for f in results["failed"]]

@@ -188,8 +188,11 @@ class Batch:
         tokens, dtype = self.tokens(layer, key), self.owner.dtype
         keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
         queries = to_numpy(query[:, :, 0])
-        failures, ready = {}, []
+        failures, ready, outputs = {}, [], {}
         for r in range(len(self.rows)):
+            if self.rows[r].padding >= tokens:
+                outputs[r] = np.zeros(queries[r].shape, np.float32)  # padding, which sees nothing
+                continue
             try:
                 self._send(r, layer, key, value, tokens - 1, tokens - key.shape[2])
                 ready.append(r)
@@ -204,8 +207,8 @@ class Batch:
             appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
             items.append(Item(row.sequence, layer, queries[r]))
         if not ready:
-            return {}, failures
-        step, outputs = self.owner.step(appends, items, scale or 0.0), {}
+            return outputs, failures
+        step = self.owner.step(appends, items, scale or 0.0)
         for r, error, answer in zip(ready, step.append_errors, step.attended):
             if error is None:
                 self.rows[r].sent[layer] = tokens - self.rows[r].padding

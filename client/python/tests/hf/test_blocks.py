@@ -216,7 +216,7 @@ def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypat
     """No more than budget + block are ever held a head, counted at every append and attention of 300 tokens."""
     model = make_model(head_dim=80)  # no other tensor has rows of 80
     seine, most = install(model, scorer, threads=1), {"index": 0, "torch": 0}
-    append, attention = seine.client.append, torch.nn.functional.scaled_dot_product_attention
+    append, attend = seine.client.append, seine.prompts.attend
 
     def counted_append(sequence, layer, position, keys, values, *queries, **given):
         before = [len(at) for at, _ in seine.client.score(sequence, layer, "knorm")] if position else [0]
@@ -224,14 +224,14 @@ def test_no_layer_outgrows_its_budget_in_the_index_or_in_torch(scorer, monkeypat
         # The index may have cut the layer back itself by now: what it held between is what came to what there was.
         most["index"] = max(most["index"], max(before) + len(keys))
 
-    def counted_attention(query, key, *args, **given):
+    def counted_attention(*args):
         for held in gc.get_objects():
             if type(held) is torch.Tensor and held.dim() == 4 and held.shape[-1] == 80:
                 most["torch"] = max(most["torch"], held.shape[2])
-        return attention(query, key, *args, **given)
+        return attend(*args)
 
     monkeypatch.setattr(seine.client, "append", counted_append)
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted_attention)
+    monkeypatch.setattr(seine.prompts, "attend", counted_attention)
     ids = prompt(1, 300)
     gc.freeze()  # what is there by now is not looked through
     request.addfinalizer(gc.unfreeze)

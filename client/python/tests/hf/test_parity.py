@@ -42,7 +42,7 @@ def test_few_tokens_attended_is_not_dense_attention(model, client):
 def test_half_precision(client, dtype):
     model = make_model().to(dtype)
     expected, _, _ = decode(model, prompt(), 1)
-    seine = hf.install(model, client.address, **EVERYTHING)
+    seine = hf.install(model, client.address, prompt="torch", **EVERYTHING)
     logits, _, _ = decode(model, prompt(), 4)
     assert logits.dtype == dtype and torch.isfinite(logits).all()
     torch.testing.assert_close(logits[0], expected[0])
