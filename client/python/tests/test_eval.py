@@ -150,7 +150,8 @@ def test_a_prompt_is_read_in_blocks_by_what_reads_in_blocks(model):
     method = methods.kept_methods(BUDGET, [0.25], ["keydiff"], None, 32)[3].of(300)
     with engine.through(model, method, None) as seine:
         cache, logits = read.begin()
-        expected = model(ids, use_cache=True).logits[0, -1]
+        with torch.inference_mode():
+            expected = model(ids, use_cache=True).logits[0, -1]
         assert cache.get_seq_length() == 300 and seine.stats().block_tokens == 75 + 32
         del cache
     torch.testing.assert_close(logits, expected)
@@ -393,7 +394,7 @@ def test_the_default_text_is_long():
         (["--profile", "smollm2-135m"], "--profile smollm2-135m: no such file"),
         (["--speeds", "4k"], "--speeds 4k: must be context lengths"),
         (["--speeds", "64"], "--speeds: a context must have 128"),
-        (["--kept", "10%"], "--kept 10%: must be shares of the tokens, as 0.1,0.25"),
+        (["--kept", "10%"], "--kept 10%: must be shares, as 0.1,0.25"),
         (["--kept", "0.1,25"], "--kept: a share must be above 0 and below 1, not 25"),
         (["--kept", "nan"], "--kept: a share must be above 0 and below 1, not nan"),
         (["--kept", "0.1", "--block", "1"], "--block: must be 2 tokens or more, not 1"),
