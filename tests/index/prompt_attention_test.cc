@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "index/prompt/choose_runs.h"
+#include "index/prompt/prompt_batch.h"
+#include "kernels/backend.h"
 #include "kernels/cpu/targets.h"
 
 namespace seine {
@@ -240,6 +243,78 @@ TEST(PromptAttention, TheSameRunsOnEveryTargetThatFuses) {
     EXPECT_TRUE(prompt.out == want) << target;
   }
   cpu::ForceTarget("");
+}
+
+// A batch as arrays have it, and its attention in float64.
+struct Arrays {
+  static constexpr int kRows = 2, kHeads = 2, kGroup = 3, kDim = 64, kTokens = 150, kPlaces = 211;
+  std::vector<float> queries, keys, values, out;
+
+  Arrays() {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<float>* x, size_t count) {
+      x->resize(count);
+      for (float& v : *x) v = normal(random);
+    };
+    fill(&queries, size_t{kRows} * kHeads * kGroup * kTokens * kDim);
+    fill(&keys, size_t{kRows} * kHeads * kPlaces * kDim);
+    fill(&values, keys.size());
+    out.resize(queries.size());
+  }
+  void Attend(const PromptMask& mask, Backend* backend) {
+    PromptBatch batch;
+    batch.mask = &mask, batch.rows = kRows, batch.num_kv_heads = kHeads, batch.head_dim = kDim, batch.scale = .2f;
+    batch.queries = queries.data(), batch.keys = keys.data(), batch.values = values.data();
+    const PromptCounts counts = AttendPromptBatch(batch, {}, backend, out.data());
+    EXPECT_EQ(counts.blocks, kRows * kHeads * mask.num_blocks());
+  }
+  template <typename Sees>  // (row, head, token, place)
+  void ExpectExact(const Sees& sees) const {
+    for (int row = 0; row < kRows; ++row) {
+      for (int q = 0; q < kHeads * kGroup; ++q) {
+        for (int t = 0; t < kTokens; t += 7) {
+          const size_t head = static_cast<size_t>(row) * kHeads + q / kGroup;
+          const float* query = &queries[((static_cast<size_t>(row) * kHeads * kGroup + q) * kTokens + t) * kDim];
+          std::vector<double> want(kDim);
+          double sum = 0;
+          for (int place = 0; place < kPlaces; ++place) {
+            if (!sees(row, q / kGroup, t, place)) continue;
+            const size_t at = (head * kPlaces + place) * kDim;
+            double dot = 0;
+            for (int j = 0; j < kDim; ++j) dot += double{query[j]} * keys[at + j];
+            const double weight = std::exp(.2f * dot);
+            sum += weight;
+            for (int j = 0; j < kDim; ++j) want[j] += weight * values[at + j];
+          }
+          const float* got = &out[((static_cast<size_t>(row) * kTokens + t) * kHeads * kGroup + q) * kDim];
+          for (int j = 0; j < kDim; ++j) ASSERT_NEAR(got[j], sum > 0 ? want[j] / sum : 0, 1e-5);
+        }
+      }
+    }
+  }
+};
+
+TEST(PromptBatch, EveryRowHeadAndTokenSeesWhatItsMaskSays) {
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(2);
+  Arrays arrays;
+  using A = Arrays;
+  arrays.Attend(PromptMask(A::kTokens, A::kPlaces, A::kGroup), backend.get());
+  arrays.ExpectExact([](int, int, int token, int place) { return place <= A::kPlaces - A::kTokens + token; });
+  for (const int rows : {1, A::kRows}) {
+    for (const int heads : {1, A::kHeads}) {
+      std::mt19937 random(rows * 10 + heads);
+      std::vector<uint8_t> seen(size_t{1} * rows * heads * A::kTokens * A::kPlaces);
+      for (uint8_t& byte : seen) byte = static_cast<uint8_t>(random() % 3 == 0 ? random() % 256 : 0);
+      std::fill_n(seen.begin(), A::kPlaces, 0);  // the first token sees nothing
+      arrays.Attend(PromptMask(seen.data(), rows, heads, A::kTokens, A::kPlaces, A::kGroup, backend.get()),
+                    backend.get());
+      arrays.ExpectExact([&](int row, int head, int token, int place) {
+        const size_t of = static_cast<size_t>(rows > 1 ? row : 0) * heads + (heads > 1 ? head : 0);
+        return seen[(of * A::kTokens + token) * A::kPlaces + place] != 0;
+      });
+    }
+  }
 }
 
 }  // namespace
