@@ -20,14 +20,13 @@ namespace {
 constexpr char kPromptAttentionDescription[] =
     "Attention of a prompt's last micro-batch: error and time.\n"
     "\n"
-    "Every recorded query attends all keys before it: exactly, and over runs of 8 keys that a block of 192 query rows "
-    "chooses. `sampled` lets every so-manieth token attend everything, and takes the heaviest runs until they hold a "
-    "share of that mass; `means` takes as many by the blocks' mean queries and the runs' mean keys. The trace must "
-    "hold "
-    "values, and the queries of its last tokens (seine_kv.trace).\n"
+    "Every recorded query attends all keys before it: exactly, and over runs of 8 keys that a block of some 384 query "
+    "rows chooses. `sampled` lets every so-manieth token attend everything, and takes the fewest runs of which a token "
+    "that did not choose keeps a share; `means` takes as many by the blocks' mean queries and the runs' mean keys. The "
+    "trace must hold values, and the queries of its last tokens (seine_kv.trace).\n"
     "\n"
     "  seine-bench prompt-attention --trace bench/data/smollm2-135m-kjv-8k.safetensors \\\n"
-    "    --mass .9,.95,.98 --sample 4,8,16 --most .2,.3";
+    "    --mass .9,.95,.98 --sample 4,8,16 --most .3,.5";
 
 struct PromptAttentionFlags {
   PromptAttentionOptions options;

@@ -9,6 +9,7 @@
 
 #include "index/prompt/choose_runs.h"
 #include "index/prompt/prompt_attention.h"
+#include "index/prompt/prompt_batch.h"
 
 namespace seine::bench {
 
@@ -18,32 +19,21 @@ namespace {
 class MicroBatch {
  public:
   MicroBatch(const DatasetInfo& info, const Head& head)
-      : info_(info), head_(head), keys_(head.tokens.data()), values_(head.values.data()) {
-    const auto tokens = static_cast<int>(info.num_positions);
-    const int most = PromptBlockTokens(info.group);
-    for (int first = 0; first < tokens; first += most) {
-      const int count = std::min(most, tokens - first);
-      PromptBlock& block = blocks_.emplace_back(count);
-      std::vector<uint64_t> words(count);
-      for (int64_t place = 0; place < info.num_tokens; place += host::kTileKeys) {
-        for (int t = 0; t < count; ++t) {
-          const int64_t seen = info.query_start + first + t + 1 - place;
-          words[t] = seen >= host::kTileKeys ? ~uint64_t{0} : seen <= 0 ? 0 : (uint64_t{1} << seen) - 1;
-        }
-        block.Add(place, words.data());
-      }
-      block.Seal();
-      firsts_.push_back(first);
-    }
+      : info_(info),
+        head_(head),
+        keys_(head.tokens.data()),
+        values_(head.values.data()),
+        mask_(info.num_positions, info.num_tokens, info.group) {
+    const int64_t tokens = info.num_positions;
     const size_t rows = static_cast<size_t>(tokens) * info.group;
     for (size_t r = 0; r < rows; ++r) queries_.push_back(head.queries.data() + r * info.head_dim);
   }
 
-  size_t num_blocks() const { return blocks_.size(); }
-  PromptTask Task(size_t b) const {
+  int num_blocks() const { return mask_.num_blocks(); }
+  PromptTask Task(int b) const {
     PromptTask task;
-    task.block = &blocks_[b];
-    task.queries = queries_.data() + static_cast<ptrdiff_t>(firsts_[b]) * info_.group;
+    task.block = &mask_.block(0, 0, b);
+    task.queries = queries_.data() + FirstRow(b);
     task.group = info_.group;
     task.scale = 1 / std::sqrt(static_cast<float>(info_.head_dim));
     constexpr int kOneChunk = std::numeric_limits<int>::max();
@@ -52,11 +42,11 @@ class MicroBatch {
     task.num_places = info_.num_tokens;
     return task;
   }
-  std::vector<float*> Outputs(size_t b, std::vector<float>* all) const {
+  std::vector<float*> Outputs(int b, std::vector<float>* all) const {
     all->resize(queries_.size() * info_.head_dim);
     std::vector<float*> rows;
-    for (int r = 0; r < blocks_[b].tokens() * info_.group; ++r) {
-      rows.push_back(all->data() + (static_cast<size_t>(firsts_[b]) * info_.group + r) * info_.head_dim);
+    for (int r = 0; r < mask_.block(0, 0, b).tokens() * info_.group; ++r) {
+      rows.push_back(all->data() + (FirstRow(b) + r) * info_.head_dim);
     }
     return rows;
   }
@@ -76,7 +66,7 @@ class MicroBatch {
   }
 
   // Attends `count` runs of the block's zone, chosen by means, and what is always attended.
-  void AttendByMeans(size_t b, const PromptParams& params, int64_t count, std::vector<float>* out) const {
+  void AttendByMeans(int b, const PromptParams& params, int64_t count, std::vector<float>* out) const {
     const PromptTask task = Task(b);
     std::vector<host::KeyTile> tiles, zone;
     int64_t whole = 0, next = 0;
@@ -105,6 +95,8 @@ class MicroBatch {
   }
 
  private:
+  ptrdiff_t FirstRow(int b) const { return ptrdiff_t{b} * mask_.block_tokens() * info_.group; }
+
   std::vector<float> MeanMasses(const PromptTask& task, const std::vector<host::KeyTile>& zone) const {
     const int dim = info_.head_dim;
     std::vector<float> masses(zone.size() * host::kTileRuns), logits(masses.size());
@@ -132,8 +124,7 @@ class MicroBatch {
   const DatasetInfo& info_;
   const Head& head_;
   const uint8_t *keys_, *values_;
-  std::vector<PromptBlock> blocks_;
-  std::vector<int> firsts_;
+  const PromptMask mask_;
   std::vector<const float*> queries_;
 };
 
@@ -153,7 +144,7 @@ void AddHead(const PromptAttentionOptions& o, const MicroBatch& batch, std::vect
   std::vector<float> exact, out;
   const auto attend = [&](const PromptParams& params, std::vector<float>* to, std::vector<PromptCounts>* counts) {
     counts->clear();
-    for (size_t b = 0; b < batch.num_blocks(); ++b) {
+    for (int b = 0; b < batch.num_blocks(); ++b) {
       counts->push_back(AttendPrompt(batch.Task(b), params, batch.Outputs(b, to).data(), nullptr));
     }
   };
@@ -175,7 +166,7 @@ void AddHead(const PromptAttentionOptions& o, const MicroBatch& batch, std::vect
     params.sink = o.sink, params.local = o.local;
     sampled.ms += FastestMs(o.repeats, [&] { attend(params, &out, &counts); });
     add(&sampled);
-    for (size_t b = 0; b < batch.num_blocks(); ++b) {
+    for (int b = 0; b < batch.num_blocks(); ++b) {
       const int64_t always = counts[b].seen - counts[b].zone;
       batch.AttendByMeans(b, params, counts[b].taken - always, &out);
     }

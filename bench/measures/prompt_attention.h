@@ -14,8 +14,8 @@ namespace seine::bench {
 struct PromptAttentionOptions {
   DatasetOptions data;
   std::vector<double> masses = {.9, .95, .98};
-  std::vector<int> samples = {8};
-  std::vector<double> most = {.3};
+  std::vector<int> samples = {8, 16};
+  std::vector<double> most = {.5};
   int sink = 64, local = 256;
   int repeats = 3;  // of each timing; the fastest counts
 };

@@ -1,14 +1,12 @@
 #include "engines/python/prompt.h"
 
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +54,7 @@ class PromptThreads {
   }
   PromptThreads(const PromptThreads&) = delete;
 
-  std::unique_ptr<PromptMask> Mask(int64_t tokens, int64_t places, int group, const std::optional<Seen>& seen) const {
+  std::unique_ptr<PromptMask> Mask(int64_t tokens, int64_t places, int group, nb::handle mask) const {
     RaiseIfWrong(made_.Check());
     if (tokens < 1) ThrowValueError(absl::StrCat("tokens: must be 1 or more, not ", tokens));
     if (places < tokens || places > std::numeric_limits<int32_t>::max() - host::kTileKeys) {
@@ -65,15 +63,19 @@ class PromptThreads {
     if (group < 1 || group > kMaxGroup) {
       ThrowValueError(absl::StrCat("group: must be 1 to ", kMaxGroup, ", not ", group));
     }
-    if (!seen) return std::make_unique<PromptMask>(tokens, places, group);
-    const auto rows = static_cast<int64_t>(seen->shape(0)), heads = static_cast<int64_t>(seen->shape(1));
-    if (rows < 1 || heads < 1 || static_cast<int64_t>(seen->shape(2)) != tokens ||
-        static_cast<int64_t>(seen->shape(3)) != places) {
+    if (mask.is_none()) return std::make_unique<PromptMask>(tokens, places, group);
+    Seen seen;
+    if (!nb::try_cast(mask, seen, /*convert=*/false)) {
+      ThrowValueError("seen: must be a dense uint8 array of 4 dimensions in the host's memory");
+    }
+    const auto rows = static_cast<int64_t>(seen.shape(0)), heads = static_cast<int64_t>(seen.shape(1));
+    if (rows < 1 || heads < 1 || static_cast<int64_t>(seen.shape(2)) != tokens ||
+        static_cast<int64_t>(seen.shape(3)) != places) {
       ThrowValueError(absl::StrCat("seen: must be [rows, KV heads or 1, ", tokens, ", ", places, "], not [", rows, ", ",
-                                   heads, ", ", seen->shape(2), ", ", seen->shape(3), "]"));
+                                   heads, ", ", seen.shape(2), ", ", seen.shape(3), "]"));
     }
     const nb::gil_scoped_release release;
-    return std::make_unique<PromptMask>(seen->data(), rows, static_cast<int>(heads), tokens, places, group,
+    return std::make_unique<PromptMask>(seen.data(), rows, static_cast<int>(heads), tokens, places, group,
                                         backend_.get());
   }
 

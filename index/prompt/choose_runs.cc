@@ -20,8 +20,8 @@ bool ChooseRuns(const float* masses, int64_t count, int tokens, int group, const
                 std::vector<int32_t>* chosen) {
   chosen->clear();
   std::vector<float> weights(count), own(tokens);
-  std::vector<double> held_out(static_cast<size_t>(kBuckets) *
-                               group);  // what a token has of runs by the others' weight
+  // What tokens have of runs, by the weight that the other tokens alone give a run.
+  std::vector<double> held_out(static_cast<size_t>(kBuckets) * group);
   std::vector<int64_t> counts(kBuckets);
   for (int64_t i = 0; i < count; ++i) {
     const float* const of_run = masses + i * tokens * group;

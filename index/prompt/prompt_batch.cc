@@ -1,7 +1,6 @@
 #include "index/prompt/prompt_batch.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <mutex>
 
@@ -23,15 +22,17 @@ uint64_t FirstPlaces(int64_t end) {
 
 }  // namespace
 
-PromptMask::PromptMask(int64_t tokens, int64_t places, int group)
-    : rows_(1),
+PromptMask::PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, int group)
+    : rows_(rows),
       tokens_(tokens),
       places_(places),
-      heads_(1),
+      heads_(heads),
       group_(group),
       block_tokens_(PromptBlockTokens(group)),
       num_blocks_(static_cast<int>((tokens + block_tokens_ - 1) / block_tokens_)),
-      blocks_(num_blocks_) {
+      blocks_(rows * heads * num_blocks_) {}
+
+PromptMask::PromptMask(int64_t tokens, int64_t places, int group) : PromptMask(1, 1, tokens, places, group) {
   std::vector<uint64_t> words(block_tokens_);
   for (int b = 0; b < num_blocks_; ++b) {
     const int64_t first = int64_t{b} * block_tokens_;
@@ -47,14 +48,7 @@ PromptMask::PromptMask(int64_t tokens, int64_t places, int group)
 
 PromptMask::PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tokens, int64_t places, int group,
                        Backend* backend)
-    : rows_(rows),
-      tokens_(tokens),
-      places_(places),
-      heads_(heads),
-      group_(group),
-      block_tokens_(PromptBlockTokens(group)),
-      num_blocks_(static_cast<int>((tokens + block_tokens_ - 1) / block_tokens_)),
-      blocks_(rows * heads * num_blocks_) {
+    : PromptMask(rows, heads, tokens, places, group) {
   backend->Run(static_cast<int>(blocks_.size()), [&](int i) {
     const int64_t first = int64_t{i % num_blocks_} * block_tokens_;
     const auto count = static_cast<int>(std::min<int64_t>(block_tokens_, tokens - first));

@@ -32,6 +32,8 @@ class PromptMask {
   }
 
  private:
+  PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, int group);  // whose blocks are not made
+
   const int64_t rows_, tokens_, places_;
   const int heads_, group_, block_tokens_, num_blocks_;
   std::vector<PromptBlock> blocks_;  // [rows][heads][num_blocks]

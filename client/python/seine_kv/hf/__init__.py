@@ -8,10 +8,10 @@
     print(seine.memory())                                    # what the index holds, against the full cache
     hf.uninstall(model)
 
-Prompts are attended by Seine's block kernel in the host's memory, else in torch, whole or in blocks, while their keys and values go to the index, layer by layer. Each
-token after them is one step a layer, for the whole batch: the new key and value are appended, and attention over sink,
-selected and local tokens (and the tail of the others) comes back. A cache that is copied forks its sequences, one that
-is cropped truncates them, beams fork them.
+Prompts in the host's memory are attended by Seine's kernel, others by torch, whole or in blocks, while their keys and
+values go to the index, layer by layer. Each token after them is one step a layer, for the whole batch: the new key and
+value are appended, and attention over sink, selected and local tokens (and the tail of the others) comes back. A cache
+that is copied forks its sequences, one that is cropped truncates them, beams fork them.
 
 In this process the index is the cache: torch keeps no keys and values. What needs them all, such as a prompt's second
 block, reads them back. With a server, transformers' own cache stays as it is: it is what a step falls back on when the server
@@ -62,7 +62,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       prompt      "exact": by Seine's kernel, as torch to rounding. "sparse": each block of tokens over the keys that hold
                   prompt_mass of what some of its tokens see; exact below 2,048 keys. "torch": by torch. What the kernel
                   cannot attend torch does, and Stats counts why
-      prompt_mass share of attention, above 0 and below 1 (0.95)
+      prompt_mass share of attention, above 0 and below 1 (0.9)
       prefill     "dense": attended whole, whatever is evicted. "blocks", which needs evict: each block attends
                   what is retained and itself, and the layer is cut back before the next. No layer ever holds more than
                   budget + block tokens a head, in the index or in torch; torch keeps no cache
@@ -71,7 +71,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       keep_cache  whether torch keeps keys and values too. None: where a server may fail, or rows are evicted or low-rank
                   (prompts attend all). False, and always with blocks: an error of the index is raised, for there is
                   nothing to fall back on
-      threads     of an index in this process (0: one a core)
+      threads     of an index in this process, and of prompts (0: one a core)
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)
 
