@@ -18,7 +18,7 @@
 #include "bench/commands/subspace_command.h"
 #include "bench/idle/idle_command.h"
 #include "profile/io/mapping.h"
-#include "profile/io/standard_output.h"
+#include "profile/io/standard_descriptors.h"
 #ifdef SEINE_BENCH_SERVICE
 #include "bench/serving/fleet/migrate_command.h"
 #include "bench/serving/service_command.h"
@@ -56,6 +56,7 @@ int Ended(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  seine::OpenStandardDescriptors();
   seine::TellOfCutFiles([](const absl::Status& error) { _exit(Ended(error)); });
   CLI::App app(
       "seine-bench: how well and how fast Seine retrieves and evicts, beside exact search and learned baselines.\n"

@@ -26,7 +26,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/machine/limits.h"
-#include "profile/io/standard_output.h"
+#include "profile/io/standard_descriptors.h"
 #include "profile/spelling.h"
 #include "service/access/guards.h"
 #include "service/config/config.h"

@@ -15,7 +15,7 @@
 #include "client/cli/help.h"
 #include "client/cli/names.h"
 #include "profile/io/mapping.h"
-#include "profile/io/standard_output.h"
+#include "profile/io/standard_descriptors.h"
 
 namespace seine::cli {
 namespace {
@@ -157,6 +157,7 @@ int Run(int argc, char** argv) {
 }  // namespace seine::cli
 
 int main(int argc, char** argv) {
+  seine::OpenStandardDescriptors();
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // errors are ours to print, once
   return seine::cli::Run(argc, argv);
 }

@@ -18,7 +18,7 @@
 #include "client/demo/timing.h"
 #include "client/demo/trace.h"
 #include "profile/io/mapping.h"
-#include "profile/io/standard_output.h"
+#include "profile/io/standard_descriptors.h"
 
 namespace seine::demo {
 namespace {
@@ -113,6 +113,7 @@ int Run(int argc, char** argv) {
 }  // namespace seine::demo
 
 int main(int argc, char** argv) {
+  seine::OpenStandardDescriptors();
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // errors are ours to print, once
   return seine::demo::Run(argc, argv);
 }

@@ -20,6 +20,7 @@
 #include "engines/python/of_this_process.h"
 #include "engines/python/prompt.h"
 #include "engines/python/step.h"
+#include "engines/python/tensor_file.h"
 
 namespace seine::python {
 namespace {
@@ -248,6 +249,7 @@ NB_MODULE(_native, module) {
   MakeNames();
   AddNativeError(module);
   AddPromptClasses(module);
+  AddTensorFile(module);
   nb::class_<Stream>(module, "Stream")
       .def("step", &Stream::Step, arg("appends"), arg("items"), arg("selector").none(), arg("attention").none())
       .def("close", &Stream::Close, arg("cancel") = false)

@@ -29,6 +29,9 @@ bool SameTime(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_se
 }  // namespace
 
 absl::StatusOr<File> File::Open(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(path.substr(0, path.find('\0')), ": the name holds a NUL"));
+  }
   // Without O_NONBLOCK a FIFO would wait here for a writer; a regular file does not know the flag.
   const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (fd < 0) return errno == ENXIO ? NotRegular(path) : ReadError(path, errno);  // ENXIO: a socket

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -254,6 +256,19 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   for (const auto& test : cases) ExpectError(test.line, test.exit_code, test.part);
   EXPECT_FALSE(std::filesystem::exists(folder_.Path("x")));
   EXPECT_EQ(Seine("calibrate --trace %huge --out %x --fp32").exit_code, 0);
+}
+
+// Without its descriptors a program would open its files as 0, 1 and 2, and print into them.
+TEST_F(ProfileCliTest, NothingIsPrintedIntoAProfile) {
+  const std::string trace = Write("t", {}), closed = folder_.Path("closed"), open = folder_.Path("open");
+  const auto bytes = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  ASSERT_EQ(Seine("calibrate --trace %t --out %open").exit_code, 0);
+  const std::string line = "exec \"$0\" calibrate --trace \"$1\" --out \"$2\" <&- >&- 2>&-";
+  EXPECT_EQ(RunProgram({"/bin/sh", "-c", line, SEINE_PROGRAM, trace, closed}, {}).exit_code, 1);  // no stdout
+  EXPECT_EQ(bytes(closed), bytes(open));
 }
 
 }  // namespace

@@ -208,6 +208,32 @@ TEST(BalancedCodec, EstimatesAreThoseOfTheMethod) {
   }
 }
 
+// A key a thousand times as long as its window's others: each keeps its own length.
+TEST(BalancedCodec, KeysBesideAMuchLongerOneAreEstimatedAsTheMethodSays) {
+  constexpr int kLong = 5;
+  for (const int dim : kHeadDims) {
+    SCOPED_TRACE(dim);
+    const BalancedOptions o = Options(dim);
+    std::vector<float> keys = Shaped(o, 64, 7);
+    for (int j = 0; j < dim; ++j) keys[kLong * dim + j] *= 1000;
+    const Zone zone(keys, dim, MakeBalancedCodec(o), 64);
+    const std::vector<float> query = Shaped(o, 1, 8);
+    const Reference want = Estimate(o, zone, query);
+    const std::vector<float> fine = Estimates(zone, query);
+    std::vector<double> error, noise;
+    for (int k = 0; k < 64; ++k) {
+      const double truth = Dot64(&keys[static_cast<size_t>(k) * dim], query.data(), dim);
+      if (k == kLong) {
+        EXPECT_LT(std::fabs(fine[k] - want.fine[k]), .1 * std::fabs(truth));
+        continue;
+      }
+      error.push_back(fine[k] - want.fine[k]);
+      noise.push_back(want.fine[k] - truth);
+    }
+    EXPECT_LT(Rms(error), .7 * Rms(noise));
+  }
+}
+
 TEST(BalancedCodec, TheSameCodesAndEstimatesOnEveryTarget) {
   for (const int dim : kHeadDims) {
     const BalancedOptions o = Options(dim);

@@ -107,6 +107,23 @@ class Connection:
         without .profile.safetensors or .safetensors. NativeError INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS:
         another file was added by that name; UNIMPLEMENTED: a server has its own."""
 
+class TensorFile:
+    """A safetensors or .npy file (profile/io/tensor_file.h)."""
+
+    def __init__(self, path: Union[str, bytes, PathLike[str]], mapped: bool = False) -> None:
+        """mapped: False reads the file into memory, of at most 2 GiB, and compares its checksum. FileNotFoundError,
+        PermissionError, OSError; ValueError, opening with the path: it is no such file, is cut short or contradicts
+        itself."""
+
+    @property
+    def names(self) -> list[str]:
+        """Its tensors', in the order of their bytes, without those of a dtype that has no name here."""
+    @property
+    def metadata(self) -> dict[str, str]: ...
+    def get(self, name: str) -> tuple[str, list[int], np.ndarray]:
+        """safetensors' name of the dtype, the shape, and the bytes, read-only uint8. KeyError: there is none of that name;
+        ValueError: its dtype has no name here."""
+
 class PromptMask:
     """Places that each token of a prompt sees; made by PromptAttention.mask."""
 

@@ -1,15 +1,31 @@
 """A real seined (its path in the environment variable SEINED) on a socket of its own, for tests that need a server."""
 
+import json
 import os
+import struct
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 PROFILES = Path(__file__).resolve().parents[3] / "bench" / "data"
 # The ways to Seine: grpcio to a server, the native module to a server, the native module alone. The environment may say
 # fewer, where only those are installed (versions.py).
 KINDS = os.environ.get("SEINE_TEST_CLIENTS", "grpc,remote,in_process").split(",")
+
+
+def read_plainly(path):
+    """(tensors, metadata) of a good safetensors file, by its format alone: tests read with it what the library wrote."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(*struct.unpack("<Q", file.read(8))))
+        data = np.frombuffer(file.read(), np.uint8)
+    metadata, tensors = header.pop("__metadata__"), {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype = {"F": "float", "I": "int", "U": "uint"}[entry["dtype"][0]] + entry["dtype"][1:]
+        tensors[name] = data[begin:end].view(dtype).reshape(entry["shape"])
+    return tensors, metadata
 
 
 def start(socket, *more, address=None):

@@ -11,7 +11,8 @@ import pytest
 
 from seine_kv import moments, profile, rope
 from seine_kv.model import InputError, stated_rope
-from seine_kv.tensor_file import read_tensors
+
+from conftest import read_plainly
 
 COMMITTED = Path(__file__).resolve().parents[3] / "bench/data/smollm2-135m.profile.safetensors"
 STYLES = ("half_split", "interleaved")
@@ -317,7 +318,7 @@ class TestArguments:
 
 @pytest.fixture(scope="module")
 def file():
-    return read_tensors(COMMITTED)
+    return read_plainly(COMMITTED)
 
 
 class TestCommittedProfile:

@@ -7,7 +7,6 @@ import pytest
 
 from seine_kv.calls import Calls
 from seine_kv.messages import SeineError
-from seine_kv.tensor_file import read_filters, write_tensors
 
 DIM, TOKENS, BUDGET = 64, 60, 16
 SHAPE = {"num_layers": 2, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": DIM, "dtype": "float32"}
@@ -81,12 +80,9 @@ def test_the_help_of_create_index_and_evict_names_the_settings():
 # Q-Filters --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_index_evicts_by_published_filters(client, rows, tmp_path):
+def test_an_index_evicts_by_filters(client, rows):
     filters = np.random.default_rng(4).standard_normal((2, 2, DIM)).astype(np.float32)
-    write_tensors(tmp_path / "published.safetensors", {"q_filters": -filters}, {})
-    read = read_filters(tmp_path / "published.safetensors")
-    np.testing.assert_array_equal(read, filters)
-    settings = {"scorer": "qfilters", "budget": BUDGET, "interval": TOKENS - BUDGET, "filters": read}
+    settings = {"scorer": "qfilters", "budget": BUDGET, "interval": TOKENS - BUDGET, "filters": filters}
     index = client.create_index("by-filters", eviction=settings, **SHAPE)
     np.testing.assert_array_equal(index["spec"]["eviction"]["filters"], filters)
     same = client.create_index("by-filters", eviction=settings, exist_ok=True, **SHAPE)
@@ -114,18 +110,6 @@ def test_filters_that_do_not_fit_are_named(client, wrong, field):
     with pytest.raises(SeineError) as error:
         client.create_index("wrong-filters", eviction=settings, **SHAPE)
     assert error.value.field == field, error.value
-
-
-def test_files_without_filters_are_refused(tmp_path):
-    write_tensors(tmp_path / "other", {"filters": np.ones((2, 2, DIM), np.float32)}, {})
-    with pytest.raises(ValueError, match="no q_filters"):
-        read_filters(tmp_path / "other")
-    write_tensors(tmp_path / "flat", {"q_filters": np.ones((2, DIM), np.float32)}, {})
-    with pytest.raises(ValueError, match="num_kv_heads"):
-        read_filters(tmp_path / "flat")
-    write_tensors(tmp_path / "nan", {"q_filters": np.full((2, 2, DIM), np.nan, np.float32)}, {})
-    with pytest.raises(ValueError, match="NaN"):
-        read_filters(tmp_path / "nan")
 
 
 # CriticalKV -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The reader of safetensors files that needs numpy alone: what is wrong with a file is a ValueError that names it."""
+"""Files of tensors, written by numpy and read by the C++ reader: what is wrong with a file is a ValueError that names it."""
 
 import json
 import random
@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from conftest import read_plainly
 from seine_kv.tensor_file import read_filters, read_tensors, write_tensors
 
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -114,7 +115,7 @@ def test_a_tensor_of_an_unknown_dtype_is_in_nobodys_way(tmp_path):
     assert np.array_equal(read_filters(path, negated=False), filters)
     header["q_filters"]["dtype"] = "F8_E5M2"
     path.write_bytes(raw(header, b"?" * 14 + filters.tobytes()))
-    with pytest.raises(ValueError, match="q_filters are of dtype F8_E5M2, which this reader does not know"):
+    with pytest.raises(ValueError, match="tensor q_filters: unknown dtype \"F8_E5M2\""):
         read_filters(path)
 
 
@@ -141,3 +142,89 @@ def test_every_dtype_is_written_and_read(tmp_path, dtype):
     tensors, metadata = read_tensors(tmp_path / "t")
     assert np.array_equal(tensors["x"], array) and tensors["x"].dtype == array.dtype and tensors["none"].shape == (0, 3)
     assert metadata["k"] == "v"
+
+
+SOME = {
+    "layers.0.k": np.arange(42, dtype=np.float16).reshape(7, 2, 3),
+    "empty": np.zeros((0, 4), np.float32),
+    "layers.0.v": np.arange(5, dtype=np.float32)[::-1],  # not contiguous
+}
+
+
+@pytest.mark.parametrize("read", [read_tensors, read_plainly])
+def test_what_is_written_is_read(tmp_path, read):
+    write_tensors(tmp_path / "t", SOME, {"model": "Zoë's", "tokens": "7"})
+    tensors, metadata = read(tmp_path / "t")
+    assert metadata == {"seine_checksum": metadata["seine_checksum"], "model": "Zoë's", "tokens": "7"}
+    assert list(tensors) == list(SOME)
+    for name, array in SOME.items():
+        assert tensors[name].dtype == array.dtype
+        np.testing.assert_array_equal(tensors[name], array)
+
+
+def test_tensors_outlive_their_file_and_cannot_be_written(tmp_path):
+    write_tensors(tmp_path / "t", SOME, {})
+    key = read_tensors(tmp_path / "t")[0]["layers.0.k"]
+    (tmp_path / "t").unlink()
+    np.testing.assert_array_equal(key, SOME["layers.0.k"])
+    with pytest.raises(ValueError, match="read-only"):
+        key[0] = 0
+
+
+def test_same_tensors_make_same_bytes(tmp_path):
+    for name in "xy":
+        write_tensors(tmp_path / name, SOME, {"b": "1", "a": "2"})
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
+
+
+def test_the_checksum_is_as_the_cpp_writer_makes_it(tmp_path):
+    write_tensors(tmp_path / "t", {"a": np.frombuffer(b"wxyz", np.uint8)}, {"n": "7", "seine_checksum": "old"})
+    header = b'{"__metadata__":{"seine_checksum":"crc32:ad71efe2","n":"7"},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+    assert (tmp_path / "t").read_bytes() == b"p" + bytes(7) + header + b"wxyz"  # tests/profile/checksum_test.cc
+
+
+def test_a_cut_or_changed_file_is_refused(tmp_path):
+    write_tensors(tmp_path / "t", {**SOME, "q_filters": np.ones((1, 1, 2), np.float32)}, {})
+    whole = (tmp_path / "t").read_bytes()
+    for length in (0, 7, 8, 100, len(whole) - 1):
+        (tmp_path / "t").write_bytes(whole[:length])
+        for read in (read_tensors, read_filters):
+            with pytest.raises(ValueError):
+                read(tmp_path / "t")
+    (tmp_path / "t").write_bytes(whole[:-8] + b"?" + whole[-7:])
+    with pytest.raises(ValueError, match="checksum"):  # which a mapped file is not asked for
+        read_filters(tmp_path / "t")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    with pytest.raises(AttributeError):
+        write_tensors(tmp_path / "t", {**SOME, "bad": "not an array"}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_an_os_error(tmp_path):
+    for read in (read_tensors, read_filters):
+        with pytest.raises(FileNotFoundError, match="none"):
+            read(tmp_path / "none")
+        with pytest.raises((OSError, ValueError)):
+            read(tmp_path)
+        with pytest.raises(ValueError):
+            read("a\0b")
+
+
+def test_published_filters_are_read_in_the_scorers_sign(tmp_path):
+    filters = np.random.default_rng(4).standard_normal((2, 2, 64)).astype(np.float32)
+    write_tensors(tmp_path / "published.safetensors", {"q_filters": -filters}, {})
+    np.testing.assert_array_equal(read_filters(tmp_path / "published.safetensors"), filters)
+
+
+def test_files_without_filters_are_refused(tmp_path):
+    write_tensors(tmp_path / "other", {"filters": np.ones((2, 2, 64), np.float32)}, {})
+    with pytest.raises(ValueError, match="no q_filters"):
+        read_filters(tmp_path / "other")
+    write_tensors(tmp_path / "flat", {"q_filters": np.ones((2, 64), np.float32)}, {})
+    with pytest.raises(ValueError, match="num_kv_heads"):
+        read_filters(tmp_path / "flat")
+    write_tensors(tmp_path / "nan", {"q_filters": np.full((2, 2, 64), np.nan, np.float32)}, {})
+    with pytest.raises(ValueError, match="NaN"):
+        read_filters(tmp_path / "nan")

@@ -8,59 +8,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from seine_kv import model, trace  # noqa: E402
-from seine_kv.tensor_file import read_tensors, write_tensors  # noqa: E402
-
-
-class TensorFile(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "t.safetensors"
-        self.tensors = {
-            "layers.0.k": np.arange(42, dtype=np.float16).reshape(7, 2, 3),
-            "empty": np.zeros((0, 4), np.float32),
-            "layers.0.v": np.arange(5, dtype=np.float32)[::-1],  # not contiguous
-        }
-
-    def test_round_trip(self):
-        write_tensors(self.path, self.tensors, {"model": "Zoë's", "tokens": "7"})
-        tensors, metadata = read_tensors(self.path)
-        self.assertEqual(metadata, {"seine_checksum": metadata["seine_checksum"], "model": "Zoë's", "tokens": "7"})
-        self.assertEqual(list(tensors), list(self.tensors))
-        for name, array in self.tensors.items():
-            self.assertEqual(tensors[name].dtype, array.dtype)
-            np.testing.assert_array_equal(tensors[name], array)
-
-    def test_same_tensors_make_same_bytes(self):
-        write_tensors(self.path, self.tensors, {"b": "1", "a": "2"})
-        first = self.path.read_bytes()
-        write_tensors(self.path, self.tensors, {"b": "1", "a": "2"})
-        self.assertEqual(first, self.path.read_bytes())
-
-    def test_checksum_is_as_the_cpp_writer_makes_it(self):
-        write_tensors(self.path, {"a": np.frombuffer(b"wxyz", np.uint8)}, {"n": "7", "seine_checksum": "old"})
-        header = (
-            b'{"__metadata__":{"seine_checksum":"crc32:ad71efe2","n":"7"},'
-            b'"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
-        )
-        self.assertEqual(self.path.read_bytes(), b"p" + bytes(7) + header + b"wxyz")  # tests/profile/checksum_test.cc
-
-    def test_cut_file_is_refused(self):
-        write_tensors(self.path, self.tensors, {})
-        whole = self.path.read_bytes()
-        for length in (0, 7, 8, 100, len(whole) - 1):
-            self.path.write_bytes(whole[:length])
-            with self.subTest(length=length), self.assertRaises(ValueError):
-                read_tensors(self.path)
-
-    def test_failed_write_leaves_nothing(self):
-        with self.assertRaises(AttributeError):
-            write_tensors(self.path, {**self.tensors, "bad": "not an array"}, {})
-        self.assertEqual(list(self.path.parent.iterdir()), [])
 
 
 class Arguments(unittest.TestCase):

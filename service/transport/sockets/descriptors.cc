@@ -1,22 +1,13 @@
 #include "service/transport/sockets/descriptors.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 
 namespace seine {
-
-void OpenStandardDescriptors() {
-  for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
-    if (fcntl(descriptor, F_GETFD) != -1) continue;
-    if (open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) return;  // the lowest that is free
-  }
-}
 
 absl::Status RaiseDescriptorLimit() {
   rlimit limit;

@@ -10,11 +10,6 @@
 
 namespace seine {
 
-// Opens /dev/null on those of stdin, stdout and stderr that are closed: else the first files that the process opens
-// would be these, and what it logs would go into them. To write on such a stdout is an error, as it was. Call it before
-// anything is opened.
-void OpenStandardDescriptors();
-
 // Raises RLIMIT_NOFILE to what the system gives. FAILED_PRECONDITION naming both numbers: it is too low to serve with.
 absl::Status RaiseDescriptorLimit();
 

@@ -1,4 +1,7 @@
-#include "profile/io/standard_output.h"
+#include "profile/io/standard_descriptors.h"
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -8,6 +11,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace seine {
+
+void OpenStandardDescriptors() {
+  for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) != -1) continue;
+    if (open("/dev/null", descriptor == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) return;  // the lowest that is free
+  }
+}
 
 absl::Status FinishStandardOutput() {
   errno = 0;
