@@ -201,7 +201,9 @@ struct AppendTotals {
 struct RetrieveItem {
   Sequence sequence;
   int layer = 0;
-  ConstTensor queries;  // [num_q_heads, head_dim], fp32, fp16 or bf16, post-RoPE
+  // [num_q_heads, head_dim], fp32, fp16 or bf16, post-RoPE. Attended items alone: also [tokens, num_q_heads, head_dim],
+  // a prompt's, of the layer's last tokens, each of which sees what the layer holds up to its own token.
+  ConstTensor queries;
   // Tokens at and after this position are dense for this item, besides those that are by the index's zones. What is
   // searched ends a multiple of 64 keys after the sink, at the last one before it.
   std::optional<int64_t> dense_from = {};
@@ -265,6 +267,7 @@ struct Attention {
   std::optional<bool> tail = {};
   float scale = 0;  // of the logits; 0: the index's
   bool with_positions = false;
+  double prompt_mass = 1;  // the share of its attention that a prompt's token keeps, in (0, 1]; 1: exact
 };
 
 // What one item got: softmax attention of every query head over its set and all that is dense. Answers over disjoint
@@ -275,9 +278,10 @@ struct Attended {
   Path path = Path::kUnknown;
   int64_t num_tokens = 0;
   int num_q_heads = 0, head_dim = 0;
-  std::vector<float> output;       // [num_q_heads, head_dim]
-  std::vector<float> log_sum_exp;  // [num_q_heads]
-  int64_t attended_tokens = 0;     // of all query heads together, the tail's not counted
+  int64_t prompt_tokens = 0;       // of a prompt's item
+  std::vector<float> output;       // [num_q_heads, head_dim], a prompt's [prompt_tokens, num_q_heads, head_dim]
+  std::vector<float> log_sum_exp;  // [num_q_heads], a prompt's [prompt_tokens, num_q_heads]
+  int64_t attended_tokens = 0;     // of all query heads and a prompt's tokens together, the tail's not counted
   bool tail = false;               // whether it was counted in
   bool codes_outgrown = false;     // as Answer's
   Answer selected;                 // if asked for

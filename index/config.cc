@@ -265,6 +265,9 @@ absl::Status Validate(const AttentionParams& params, const IndexConfig& config) 
     return FieldError(absl::StatusCode::kFailedPrecondition, "attention",
                       "kv_store keeps no values; it needs keys_values");
   }
+  if (!(params.prompt_mass > 0 && params.prompt_mass <= 1)) {
+    return WrongField("attention", "prompt_mass", params.prompt_mass, " is not in (0, 1]");
+  }
   return CheckSoftmaxScale("attention.scale", params.scale);
 }
 

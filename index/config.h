@@ -118,6 +118,9 @@ struct AttentionParams {
   std::optional<bool> tail = {};
   float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
   bool with_positions = false;  // AttendAnswer::selected is filled
+  // The share of its attention that a prompt's token keeps (PromptParams::mass in index/prompt/prompt_attention.h), in
+  // (0, 1]; 1: exact.
+  double prompt_mass = 1;
 };
 
 // eviction.keep_queries, or where it is absent what the scorer needs (Scorer::usual_queries): none where a profile

@@ -70,6 +70,12 @@ struct RetrieveItem {
   // positions of the zone. It must outlive the call; nullptr: the zone is searched. Without a search the usual is no
   // tail. ItemAnswer::status: INVALID_ARGUMENT, field positions.
   const std::vector<std::vector<int32_t>>* positions = nullptr;
+  // Attend alone: a prompt's queries, [prompt_tokens, num_q_heads, head_dim], of the layer's last tokens. Each sees
+  // what the layer holds up to its own token, row by row: without a search or tail, or, under
+  // AttentionParams::prompt_mass, by chosen runs. Nothing is kept or counted of them for eviction. 0: one query, that
+  // sees all. ItemAnswer::status: INVALID_ARGUMENT, field queries: of more tokens than the layer holds, or low-rank
+  // rows.
+  int64_t prompt_tokens = 0;
 };
 
 // How an item was answered: from the codes; everything is dense; by the exact scores of every stored key, as asked for
@@ -109,9 +115,10 @@ struct AttendAnswer {
   absl::Status status;
   Path path = Path::kIndex;  // kDense: everything held was attended
   int64_t num_tokens = 0;
-  std::vector<float> output;       // [num_q_heads, head_dim]
-  std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits
-  int64_t attended_tokens = 0;     // of all query heads together, without what the tail counts in
+  int64_t prompt_tokens = 0;       // the item's
+  std::vector<float> output;       // [num_q_heads, head_dim], a prompt's [prompt_tokens, num_q_heads, head_dim]
+  std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits; [prompt_tokens, num_q_heads]
+  int64_t attended_tokens = 0;     // of all query heads, and a prompt's tokens, together, without what the tail counts
   bool tail = false;               // whether it was counted in; with nothing to search there is none
   bool codes_outgrown = false;     // as ItemAnswer's
   ItemAnswer selected;             // if attention.with_positions

@@ -23,7 +23,9 @@ class MicroBatch {
         head_(head),
         keys_(head.tokens.data()),
         values_(head.values.data()),
-        mask_(info.num_positions, info.num_tokens, info.group) {
+        mask_(info.num_positions, info.num_tokens, info.group, [](int count, const std::function<void(int)>& task) {
+          for (int i = 0; i < count; ++i) task(i);
+        }) {
     const int64_t tokens = info.num_positions;
     const size_t rows = static_cast<size_t>(tokens) * info.group;
     for (size_t r = 0; r < rows; ++r) queries_.push_back(head.queries.data() + r * info.head_dim);

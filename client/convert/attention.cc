@@ -1,4 +1,6 @@
 // Attention and its answers between values and wire messages.
+#include <algorithm>
+
 #include "client/convert/convert.h"
 
 namespace seine::client {
@@ -8,6 +10,8 @@ void ToProto(const Attention& attention, v1::Attention* out) {
   if (attention.tail) out->set_tail(*attention.tail);
   out->set_scale(attention.scale);
   out->set_with_positions(attention.with_positions);
+  out->clear_prompt_mass();
+  if (attention.prompt_mass != 1) out->set_prompt_mass(attention.prompt_mass);
 }
 
 absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out) {
@@ -18,20 +22,26 @@ absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out) {
   out->tail = answer.tail();
   out->codes_outgrown = answer.codes_outgrown();
   out->num_q_heads = out->head_dim = 0;
+  out->prompt_tokens = 0;
   out->output.clear();
   out->log_sum_exp.clear();
   absl::Status status = FromProto(answer.selected(), &out->selected);
   if (!status.ok() || !answer.has_output()) return status;
   const v1::Tensor& output = answer.output();
   constexpr int64_t kMost = int64_t{1} << 20;
-  if (output.shape_size() != 2 || output.shape(0) < 0 || output.shape(0) > kMost || output.shape(1) < 0 ||
-      output.shape(1) > kMost) {
-    return absl::InternalError("the server's answer is malformed: output must have the shape [num_q_heads, head_dim]");
+  const auto& shape = output.shape();
+  const bool wrong = std::any_of(shape.begin(), shape.end(), [](int64_t dim) { return dim < 0 || dim > kMost; });
+  if (shape.size() < 2 || shape.size() > 3 || wrong) {
+    return absl::InternalError(
+        "the server's answer is malformed: output must have the shape [num_q_heads, head_dim] or "
+        "[tokens, num_q_heads, head_dim]");
   }
-  out->num_q_heads = static_cast<int>(output.shape(0));
-  out->head_dim = static_cast<int>(output.shape(1));
-  status = ReadFloats("output", output, output.shape(0) * output.shape(1), &out->output);
-  status.Update(ReadFloats("log_sum_exp", answer.log_sum_exp(), output.shape(0), &out->log_sum_exp));
+  out->head_dim = static_cast<int>(shape[shape.size() - 1]);
+  out->num_q_heads = static_cast<int>(shape[shape.size() - 2]);
+  out->prompt_tokens = shape.size() == 3 ? shape[0] : 0;
+  const int64_t rows = (shape.size() == 3 ? shape[0] : 1) * out->num_q_heads;
+  status = ReadFloats("output", output, rows * out->head_dim, &out->output);
+  status.Update(ReadFloats("log_sum_exp", answer.log_sum_exp(), rows, &out->log_sum_exp));
   return status;
 }
 

@@ -132,6 +132,8 @@ absl::StatusOr<Attended> ShardedSequence::Attend(int layer, const ConstTensor& q
 absl::StatusOr<Attended> ShardedSequence::Step(const ShardedStep& step) {
   const bool appending = step.keys.data != nullptr;
   if (absl::Status s = CheckLayer(step.layer); !s.ok()) return s;
+  if (step.queries.shape.size() != 2)
+    return BadField("queries", "must be [num_q_heads, head_dim]: no shard knows a prompt's positions");
   Appends appends(num_shards());
   Question question = {step.layer, layers_[step.layer].tokens, step.queries, step.selector, step.attention};
   int64_t end = 0;

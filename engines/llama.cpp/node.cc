@@ -102,7 +102,6 @@ bool AttentionNode::CellsSeen(int64_t first, int64_t stream, PromptBlock* block)
     }
     block->Add(begin, words.data());
   }
-  block->Seal();
   return true;
 }
 

@@ -41,7 +41,7 @@ struct AttentionNode {
   const char* Unfit() const;
   // Runs of cells that a token sees. False: the mask weighs cells.
   bool CellsSeen(int64_t token, int64_t stream, std::vector<CellRun>* runs) const;
-  // The same of a block of tokens from `first` on. Adds tiles and seals it.
+  // The same of a block of tokens from `first` on. Adds tiles.
   bool CellsSeen(int64_t first, int64_t stream, PromptBlock* block) const;
   const float* Query(int head, int64_t token, int64_t stream) const;  // [head_dim]
   float* Output(int head, int64_t token, int64_t stream) const;       // [head_dim]

@@ -2,15 +2,15 @@
 #ifndef SEINE_ENGINES_LLAMA_CPP_PROMPT_H_
 #define SEINE_ENGINES_LLAMA_CPP_PROMPT_H_
 
-#include <cstdint>
+#include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/team.h"
-#include "index/prompt/prompt_attention.h"
+#include "index/prompt/prompt_batch.h"
 
 namespace seine::llama {
 
@@ -23,12 +23,14 @@ class PromptAttention {
   std::string Answer(const AttentionNode& node, int layer, const PromptParams& params);
 
  private:
-  // What the tokens of a micro-batch see, [streams][blocks]: the same in all layers that share a mask.
+  // What the tokens of a micro-batch see: the same in all layers that share a mask.
   struct Sight {
-    int block_tokens = 0;
+    std::unique_ptr<const PromptMask> mask;
     bool weighed = false;  // the mask weighs cells
-    std::vector<PromptBlock> blocks;
   };
+  auto OnTeam() {
+    return [this](int count, const std::function<void(int)>& task) { team_.Run(count, task); };
+  }
   const Sight& SightOf(const AttentionNode& node, int layer);
 
   Team& team_;

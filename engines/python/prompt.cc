@@ -63,7 +63,7 @@ class PromptThreads {
     if (group < 1 || group > kMaxGroup) {
       ThrowValueError(absl::StrCat("group: must be 1 to ", kMaxGroup, ", not ", group));
     }
-    if (mask.is_none()) return std::make_unique<PromptMask>(tokens, places, group);
+    if (mask.is_none()) return std::make_unique<PromptMask>(tokens, places, group, OnThreadsOf(backend_.get()));
     Seen seen;
     if (!nb::try_cast(mask, seen, /*convert=*/false)) {
       ThrowValueError("seen: must be a dense uint8 array of 4 dimensions in the host's memory");
@@ -76,7 +76,7 @@ class PromptThreads {
     }
     const nb::gil_scoped_release release;
     return std::make_unique<PromptMask>(seen.data(), rows, static_cast<int>(heads), tokens, places, group,
-                                        backend_.get());
+                                        OnThreadsOf(backend_.get()));
   }
 
   nb::tuple Attend(const PromptMask& mask, nb::handle queries, nb::handle keys, nb::handle values, float scale,
@@ -103,17 +103,25 @@ class PromptThreads {
     const int64_t kv_heads = q_heads / mask.group();
     CheckShape(k, "keys", {rows, kv_heads, mask.places(), dim});
     CheckShape(v, "values", {rows, kv_heads, mask.places(), dim});
-    PromptBatch batch;
+    const DType dtype = ElementsOf(k, "keys");
+    const auto rows_of = [&](int64_t row, int head) {
+      const int64_t at = (row * kv_heads + head) * mask.places() * dim * static_cast<int64_t>(SizeOf(dtype));
+      return PromptBatch::Rows::Dense(static_cast<const uint8_t*>(k.data()) + at,
+                                      static_cast<const uint8_t*>(v.data()) + at, static_cast<int>(dim), dtype);
+    };
+    PromptBatch batch{.rows_of = rows_of};
     batch.mask = &mask, batch.rows = rows, batch.num_kv_heads = static_cast<int>(kv_heads);
     batch.head_dim = static_cast<int>(dim), batch.scale = scale;
     batch.queries = static_cast<const float*>(q.data());
-    batch.dtype = ElementsOf(k, "keys"), batch.keys = k.data(), batch.values = v.data();
     if (k.dtype() != v.dtype()) ThrowValueError("values: must have the dtype of keys");
-    auto outputs = std::make_unique<float[]>(static_cast<size_t>(rows * mask.tokens() * q_heads * dim));
+    const int64_t of_row = mask.tokens() * q_heads * dim;
+    auto outputs = std::make_unique<float[]>(static_cast<size_t>(rows * of_row));
+    batch.query_strides = {of_row, dim, mask.tokens() * dim};
+    batch.outputs = outputs.get(), batch.output_strides = {of_row, q_heads * dim, dim};
     PromptCounts counts;
     {
       const nb::gil_scoped_release release;
-      counts = AttendPromptBatch(batch, params, backend_.get(), outputs.get());
+      counts = AttendPromptBatch(batch, params, OnThreadsOf(backend_.get()));
     }
     float* const data = outputs.get();
     const nb::capsule owner(outputs.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });

@@ -29,6 +29,7 @@ struct Names {
   PyObject* const tail = Make("tail");
   PyObject* const scale = Make("scale");
   PyObject* const with_positions = Make("with_positions");
+  PyObject* const prompt_mass = Make("prompt_mass");
 };
 const Names* names = nullptr;
 
@@ -115,7 +116,7 @@ client::Selector SelectorOf(nb::handle settings) {
 client::Attention AttentionOf(nb::handle attention) {
   v1::Attention wire;
   nb::dict settings;
-  for (PyObject* name : {names->tail, names->scale, names->with_positions}) {
+  for (PyObject* name : {names->tail, names->scale, names->with_positions, names->prompt_mass}) {
     settings[nb::handle(name)] = Attribute(attention, name);
   }
   FillMessage(settings, "", "attention", &wire);
@@ -123,6 +124,7 @@ client::Attention AttentionOf(nb::handle attention) {
   if (wire.has_tail()) out.tail = wire.tail();
   out.scale = wire.scale();
   out.with_positions = wire.with_positions();
+  if (wire.has_prompt_mass()) out.prompt_mass = wire.prompt_mass();
   return out;
 }
 

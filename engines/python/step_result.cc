@@ -60,9 +60,14 @@ nb::dict AttendedDict(const client::Attended& attended, bool with_positions) {
   nb::dict out;
   out["path"] = PathWord(attended.path);
   out["num_tokens"] = attended.num_tokens;
-  out["output"] =
-      ok ? Matrix(client::DType::kFloat32, attended.output, attended.num_q_heads, attended.head_dim) : nb::none();
-  out["log_sum_exp"] = ok ? Vector(client::DType::kFloat32, attended.log_sum_exp) : nb::none();
+  std::vector<int64_t> shape = {attended.prompt_tokens, attended.num_q_heads, attended.head_dim};
+  if (attended.prompt_tokens == 0) shape.erase(shape.begin());
+  const absl::Span<const int64_t> of_output = shape, of_sums = of_output.first(shape.size() - 1);
+  const auto array = [&](absl::Span<const int64_t> dims, const std::vector<float>& values) {
+    return ok ? NewArray(client::DType::kFloat32, dims, values.data()) : nb::none();
+  };
+  out["output"] = array(of_output, attended.output);
+  out["log_sum_exp"] = array(of_sums, attended.log_sum_exp);
   out["attended_tokens"] = attended.attended_tokens;
   out["tail"] = attended.tail;
   out["selected"] = ok && with_positions ? nb::object(AnswerDict(attended.selected)) : nb::none();

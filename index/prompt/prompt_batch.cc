@@ -1,7 +1,6 @@
 #include "index/prompt/prompt_batch.h"
 
 #include <algorithm>
-#include <limits>
 #include <mutex>
 
 namespace seine {
@@ -20,9 +19,20 @@ uint64_t FirstPlaces(int64_t end) {
   return end >= host::kTileKeys ? ~uint64_t{0} : end <= 0 ? 0 : (uint64_t{1} << end) - 1;
 }
 
+// Token first + t of the block sees places [0, end_of(first + t)), which do not descend.
+template <typename EndOf>
+void FillByEnds(int64_t first, EndOf end_of, PromptBlock* block) {
+  std::vector<uint64_t> words(block->tokens());
+  const int64_t last = end_of(first + block->tokens() - 1);
+  for (int64_t place = 0; place < last; place += host::kTileKeys) {
+    for (int t = 0; t < block->tokens(); ++t) words[t] = FirstPlaces(end_of(first + t) - place);
+    block->Add(place, words.data());
+  }
+}
+
 }  // namespace
 
-PromptMask::PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, int group)
+PromptMask::PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, int group, RunTasks run, Fill fill)
     : rows_(rows),
       tokens_(tokens),
       places_(places),
@@ -30,73 +40,81 @@ PromptMask::PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, 
       group_(group),
       block_tokens_(PromptBlockTokens(group)),
       num_blocks_(static_cast<int>((tokens + block_tokens_ - 1) / block_tokens_)),
-      blocks_(rows * heads * num_blocks_) {}
-
-PromptMask::PromptMask(int64_t tokens, int64_t places, int group) : PromptMask(1, 1, tokens, places, group) {
-  std::vector<uint64_t> words(block_tokens_);
-  for (int b = 0; b < num_blocks_; ++b) {
-    const int64_t first = int64_t{b} * block_tokens_;
-    const auto count = static_cast<int>(std::min<int64_t>(block_tokens_, tokens - first));
-    blocks_[b] = PromptBlock(count);
-    for (int64_t place = 0; place < places - tokens + first + count; place += host::kTileKeys) {
-      for (int t = 0; t < count; ++t) words[t] = FirstPlaces(places - tokens + first + t + 1 - place);
-      blocks_[b].Add(place, words.data());
-    }
-    blocks_[b].Seal();
-  }
-}
-
-PromptMask::PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tokens, int64_t places, int group,
-                       Backend* backend)
-    : PromptMask(rows, heads, tokens, places, group) {
-  backend->Run(static_cast<int>(blocks_.size()), [&](int i) {
-    const int64_t first = int64_t{i % num_blocks_} * block_tokens_;
-    const auto count = static_cast<int>(std::min<int64_t>(block_tokens_, tokens - first));
-    const uint8_t* const of_block = seen + (int64_t{i / num_blocks_} * tokens + first) * places;
-    std::vector<uint64_t> words(count);
-    PromptBlock& block = blocks_[i] = PromptBlock(count);
-    for (int64_t place = 0; place < places; place += host::kTileKeys) {
-      const int64_t in_tile = std::min<int64_t>(host::kTileKeys, places - place);
-      for (int t = 0; t < count; ++t) words[t] = WordOf(of_block + t * places + place, in_tile);
-      block.Add(place, words.data());
-    }
-    block.Seal();
+      blocks_(rows * heads * num_blocks_) {
+  run(static_cast<int>(blocks_.size()), [&](int i) {
+    const int64_t first = int64_t{i % num_blocks_} * block_tokens_, of = i / num_blocks_;
+    blocks_[i] = PromptBlock(static_cast<int>(std::min<int64_t>(block_tokens_, tokens - first)));
+    fill(of / heads, static_cast<int>(of % heads), first, &blocks_[i]);
+    blocks_[i].Seal();
   });
 }
 
-PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& params, Backend* backend, float* outputs) {
+PromptMask::PromptMask(const std::vector<std::vector<int64_t>>& ends, int64_t places, int group, RunTasks run)
+    : PromptMask(1, static_cast<int>(ends.size()), static_cast<int64_t>(ends[0].size()), places, group, run,
+                 [&](int64_t, int head, int64_t first, PromptBlock* block) {
+                   FillByEnds(
+                       first, [&](int64_t t) { return ends[head][t]; }, block);
+                 }) {}
+
+PromptMask::PromptMask(int64_t tokens, int64_t places, int group, RunTasks run)
+    : PromptMask(1, 1, tokens, places, group, run, [&](int64_t, int, int64_t first, PromptBlock* block) {
+        FillByEnds(
+            first, [&](int64_t t) { return places - tokens + t + 1; }, block);
+      }) {}
+
+PromptMask::PromptMask(const uint8_t* seen, int64_t rows, int heads, int64_t tokens, int64_t places, int group,
+                       RunTasks run)
+    : PromptMask(rows, heads, tokens, places, group, run,
+                 [&](int64_t row, int head, int64_t first, PromptBlock* block) {
+                   const uint8_t* const of_block = seen + ((row * heads + head) * tokens + first) * places;
+                   std::vector<uint64_t> words(block->tokens());
+                   for (int64_t place = 0; place < places; place += host::kTileKeys) {
+                     const int64_t in_tile = std::min<int64_t>(host::kTileKeys, places - place);
+                     for (int t = 0; t < block->tokens(); ++t)
+                       words[t] = WordOf(of_block + t * places + place, in_tile);
+                     block->Add(place, words.data());
+                   }
+                 }) {}
+
+PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& params, RunTasks run) {
   const PromptMask& mask = *batch.mask;
   const int blocks = mask.num_blocks(), group = mask.group(), heads = batch.num_kv_heads;
-  const int64_t tokens = mask.tokens(), dim = batch.head_dim, q_heads = int64_t{heads} * group;
+  const int64_t q_heads = int64_t{heads} * group;
   std::mutex mutex;
   PromptCounts counts;
   const auto of_each = static_cast<int>(batch.rows * heads);
   // Later blocks see more: they begin first.
-  backend->Run(of_each * blocks, [&](int i) {
+  run(of_each * blocks, [&](int i) {
     const int b = blocks - 1 - i / of_each, head = i % heads;
     const int64_t row = i % of_each / heads, first = int64_t{b} * mask.block_tokens();
     PromptTask task;
     task.block = &mask.block(row, head, b);
     task.group = group;
     task.scale = batch.scale;
-    const auto rows_of = [&](const void* rows, const uint8_t** at) {
-      const int64_t before = (row * heads + head) * mask.places() * dim;
-      *at = static_cast<const uint8_t*>(rows) + before * static_cast<int64_t>(SizeOf(batch.dtype));
-      return ChunkedRows{at, std::numeric_limits<int>::max(), batch.head_dim, batch.dtype};
-    };
-    const uint8_t *keys, *values;
-    task.keys = rows_of(batch.keys, &keys), task.values = rows_of(batch.values, &values);
-    task.num_places = mask.places();
+    PromptBatch::Rows rows = batch.rows_of(row, head);
+    if (rows.first_key != nullptr) rows.keys.chunks = &rows.first_key, rows.values.chunks = &rows.first_value;
+    task.keys = rows.keys, task.values = rows.values;
+    task.num_places = rows.num_places < 0 ? mask.places() : rows.num_places;
+    const int64_t end = first + task.block->tokens(), first_head = int64_t{head} * group;
     std::vector<const float*> queries;
-    std::vector<float*> rows;
-    for (int64_t t = first; t < first + task.block->tokens(); ++t) {
-      for (int64_t q = int64_t{head} * group; q < (int64_t{head} + 1) * group; ++q) {
-        queries.push_back(batch.queries + ((row * q_heads + q) * tokens + t) * dim);
-        rows.push_back(outputs + ((row * tokens + t) * q_heads + q) * dim);
+    std::vector<float*> outputs;
+    const auto at = [row](const PromptStrides& s, int64_t t, int64_t q) {
+      return row * s.row + t * s.token + q * s.head;
+    };
+    for (int64_t t = first; t < end; ++t) {
+      for (int64_t q = first_head; q < first_head + group; ++q) {
+        queries.push_back(batch.queries + at(batch.query_strides, t, q));
+        outputs.push_back(batch.outputs + at(batch.output_strides, t, q));
       }
     }
     task.queries = queries.data();
-    const PromptCounts of_block = AttendPrompt(task, params, rows.data(), nullptr);
+    std::vector<float> log_sum_exp(batch.log_sum_exp == nullptr ? 0 : queries.size());
+    const PromptCounts of_block =
+        AttendPrompt(task, params, outputs.data(), log_sum_exp.empty() ? nullptr : log_sum_exp.data());
+    for (size_t r = 0; r < log_sum_exp.size(); ++r) {
+      const int64_t t = row * mask.tokens() + first + static_cast<int64_t>(r) / group;
+      batch.log_sum_exp[t * q_heads + first_head + static_cast<int64_t>(r) % group] = log_sum_exp[r];
+    }
     const std::lock_guard<std::mutex> lock(mutex);
     counts.Add(of_block);
   });

@@ -7,6 +7,7 @@
 
 #include "index/index_impl.h"
 #include "index/quality/monitor.h"
+#include "index/retrieval/attend_prompt.h"
 #include "index/retrieval/search_batch.h"
 #include "index/stop_status.h"
 #include "kernels/host.h"
@@ -116,13 +117,22 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   const bool usual_tail = params->scope == Scope::kPerQHead && params->method == Method::kIndex;
   std::vector<AttendAnswer> answers(items.size());
   SearchBatch batch(&context_);
+  std::vector<std::pair<SequenceRef, size_t>> prompts;  // and their places
   for (size_t i = 0; i < items.size(); ++i) {
     absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
     answers[i].status = sequence.status();
     if (sequence.ok() && items[i].positions != nullptr && attention->with_positions) {
       answers[i].status = BadField("positions", "given, so that attention.with_positions has nothing to tell");
     }
+    const bool of_prompt = items[i].prompt_tokens > 0;
+    if (sequence.ok() && of_prompt) {
+      answers[i].status = CheckPromptItem(items[i], *attention, context_.config);
+    }
     if (!answers[i].status.ok()) continue;
+    if (of_prompt) {
+      prompts.push_back({*std::move(sequence), i});
+      continue;
+    }
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
@@ -170,6 +180,18 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   for (const SearchBatch::Target& target : batch.targets()) {
     const AttendAnswer& answer = answers[target.place];
     if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
+  }
+  PromptParams of_prompts;
+  of_prompts.mass = attention->prompt_mass;
+  for (const auto& [sequence, place] : prompts) {
+    const StageClock clock(context_.counts.get(), Stage::kAttend);
+    const RetrieveItem& item = items[place];
+    const Layer& layer = *sequence->layers[item.layer];
+    if (absl::Status s = AttendPromptItem(context_, layer, item, scaled.softmax_scale, of_prompts, &answers[place]);
+        !s.ok()) {
+      return s;
+    }
+    if (context_.own_counts != nullptr) context_.own_counts->Attended(answers[place].attended_tokens);
   }
   return answers;
 }

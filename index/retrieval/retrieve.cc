@@ -1,4 +1,5 @@
 // Retrieval of a batch: checks, the search, and what is learnt from having been asked.
+#include <algorithm>
 #include <utility>
 
 #include "index/index_impl.h"
@@ -18,10 +19,12 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& 
   if (item.queries == nullptr) return BadField("queries", "no data");
   NoteStep();
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
-  const int64_t bad = host::FirstNonFinite(rows, g.num_q_heads, g.head_dim);
+  const auto count = static_cast<int>(std::max<int64_t>(1, item.prompt_tokens) * g.num_q_heads);
+  const int64_t bad = host::FirstNonFinite(rows, count, g.head_dim);
   if (bad < 0 && context_.counts != nullptr) (*sequence)->use.Asked(item.layer, context_.counts.get());
   if (bad < 0) return sequence;
-  return BadField("queries", "head ", bad, " holds NaN or infinity, or its norm overflows");
+  return BadField("queries", item.prompt_tokens > 0 ? absl::StrCat("token ", bad / g.num_q_heads, ", ") : "", "head ",
+                  bad % g.num_q_heads, " holds NaN or infinity, or its norm overflows");
 }
 
 // A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
@@ -49,6 +52,9 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
     answers[i].status = sequence.status();
     if (sequence.ok() && items[i].positions != nullptr) {
       answers[i].status = BadField("positions", "given to a retrieval, which chooses them itself");
+    }
+    if (sequence.ok() && items[i].prompt_tokens > 0) {
+      answers[i].status = BadField("queries", "a prompt's, which are attended and not retrieved for");
     }
     if (!answers[i].status.ok()) continue;
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;

@@ -46,7 +46,8 @@ absl::Status Retriever::PrepareItem(int place, const v1::RetrieveItem& item, con
   auto group = GroupOf(*std::move(index), selector, attention);
   if (!group.ok()) return group.status();
   out.layer = item.layer();
-  auto queries = QueriesView(item.queries(), (*group)->geometry(), field + ".queries", &queries_[place]);
+  auto queries =
+      QueriesView(item.queries(), (*group)->geometry(), field + ".queries", &queries_[place], &out.prompt_tokens);
   if (!queries.ok()) {
     wrong_[place] = queries.status();
     return absl::OkStatus();
@@ -92,10 +93,11 @@ absl::Status Retriever::CheckAnswerSize(const v1::Attention* attention) const {
   for (const Group& group : groups_) {
     const Geometry& g = group.geometry();
     const int64_t row_bytes = int64_t{group.params->top_k} * (with_scores_ ? 8 : 4);
-    int64_t item_bytes = 0;
-    if (attention != nullptr) item_bytes += int64_t{g.num_q_heads} * (g.head_dim + 1) * 4;
-    if (attention == nullptr || attention->with_positions()) item_bytes += row_bytes * group.sets();
-    bytes += item_bytes * static_cast<int64_t>(group.items.size());
+    for (const RetrieveItem& item : group.items) {
+      const int64_t tokens = std::max<int64_t>(1, item.prompt_tokens);
+      if (attention != nullptr) bytes += tokens * g.num_q_heads * (g.head_dim + 1) * 4;
+      if (attention == nullptr || attention->with_positions()) bytes += row_bytes * group.sets();
+    }
   }
   if (bytes <= core_.options.max_message_bytes) {
     // Twice: as the index gives it and as the wire takes it. Once it is written, what it takes then is held.

@@ -82,7 +82,10 @@ absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry&
 }
 
 absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field,
-                                         std::vector<float>* scratch) {
+                                         std::vector<float>* scratch, int64_t* prompt_tokens) {
+  const bool of_prompt = tensor.shape.size() == 3;
+  *prompt_tokens = of_prompt ? tensor.shape[0] : 0;
+  if (of_prompt) return FloatsView(tensor, {kAnyDim, geometry.num_q_heads, geometry.head_dim}, field, scratch);
   return FloatsView(tensor, {geometry.num_q_heads, geometry.head_dim}, field, scratch);
 }
 

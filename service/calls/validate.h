@@ -44,10 +44,11 @@ absl::Status CheckTensor(const TensorBytes& tensor, std::initializer_list<int64_
 // Keys or values of an append: [tokens, num_kv_heads, head_dim] in the index's dtype.
 absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field);
 
-// Queries [num_q_heads, head_dim] of any float dtype as fp32: in place, or converted into `scratch`, which then must
-// outlive the use. What is not finite stays so; the index refuses it.
+// Queries [num_q_heads, head_dim], or a prompt's [tokens, num_q_heads, head_dim], of any float dtype as fp32: in place,
+// or converted into `scratch`, which then must outlive the use. What is not finite stays so; the index refuses it.
+// `prompt_tokens`: 0 where it is no prompt's.
 absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field,
-                                         std::vector<float>* scratch);
+                                         std::vector<float>* scratch, int64_t* prompt_tokens);
 
 // The same for any shape of at least one element (kAnyDim: free).
 absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initializer_list<int64_t> expected,

@@ -248,7 +248,7 @@ TEST(PromptAttention, TheSameRunsOnEveryTargetThatFuses) {
 // A batch as arrays have it, and its attention in float64.
 struct Arrays {
   static constexpr int kRows = 2, kHeads = 2, kGroup = 3, kDim = 64, kTokens = 150, kPlaces = 211;
-  std::vector<float> queries, keys, values, out;
+  std::vector<float> queries, keys, values, out, log_sum_exp;
 
   Arrays() {
     std::mt19937 random(9);
@@ -263,10 +263,20 @@ struct Arrays {
     out.resize(queries.size());
   }
   void Attend(const PromptMask& mask, Backend* backend) {
-    PromptBatch batch;
+    const auto rows_of = [this](int64_t row, int head) {
+      const auto at = [&](const std::vector<float>& rows) {
+        return reinterpret_cast<const uint8_t*>(rows.data() + (row * kHeads + head) * kPlaces * kDim);
+      };
+      return PromptBatch::Rows::Dense(at(keys), at(values), kDim, DType::kFloat32);
+    };
+    PromptBatch batch{.rows_of = rows_of};
     batch.mask = &mask, batch.rows = kRows, batch.num_kv_heads = kHeads, batch.head_dim = kDim, batch.scale = .2f;
-    batch.queries = queries.data(), batch.keys = keys.data(), batch.values = values.data();
-    const PromptCounts counts = AttendPromptBatch(batch, {}, backend, out.data());
+    constexpr int64_t kQHeads = kHeads * kGroup;
+    batch.queries = queries.data(), batch.query_strides = {kQHeads * kTokens * kDim, kDim, kTokens * kDim};
+    batch.outputs = out.data(), batch.output_strides = {kQHeads * kTokens * kDim, kQHeads * kDim, kDim};
+    log_sum_exp.resize(out.size() / kDim);
+    batch.log_sum_exp = log_sum_exp.data();
+    const PromptCounts counts = AttendPromptBatch(batch, {}, OnThreadsOf(backend));
     EXPECT_EQ(counts.blocks, kRows * kHeads * mask.num_blocks());
   }
   template <typename Sees>  // (row, head, token, place)
@@ -289,6 +299,10 @@ struct Arrays {
           }
           const float* got = &out[((static_cast<size_t>(row) * kTokens + t) * kHeads * kGroup + q) * kDim];
           for (int j = 0; j < kDim; ++j) ASSERT_NEAR(got[j], sum > 0 ? want[j] / sum : 0, 1e-5);
+          const float logarithm = log_sum_exp[(static_cast<size_t>(row) * kTokens + t) * kHeads * kGroup + q];
+          if (sum > 0) {
+            ASSERT_NEAR(logarithm, std::log(sum), 1e-4);
+          }
         }
       }
     }
@@ -299,7 +313,7 @@ TEST(PromptBatch, EveryRowHeadAndTokenSeesWhatItsMaskSays) {
   const std::unique_ptr<Backend> backend = MakeCpuBackend(2);
   Arrays arrays;
   using A = Arrays;
-  arrays.Attend(PromptMask(A::kTokens, A::kPlaces, A::kGroup), backend.get());
+  arrays.Attend(PromptMask(A::kTokens, A::kPlaces, A::kGroup, OnThreadsOf(backend.get())), backend.get());
   arrays.ExpectExact([](int, int, int token, int place) { return place <= A::kPlaces - A::kTokens + token; });
   for (const int rows : {1, A::kRows}) {
     for (const int heads : {1, A::kHeads}) {
@@ -307,7 +321,7 @@ TEST(PromptBatch, EveryRowHeadAndTokenSeesWhatItsMaskSays) {
       std::vector<uint8_t> seen(size_t{1} * rows * heads * A::kTokens * A::kPlaces);
       for (uint8_t& byte : seen) byte = static_cast<uint8_t>(random() % 3 == 0 ? random() % 256 : 0);
       std::fill_n(seen.begin(), A::kPlaces, 0);  // the first token sees nothing
-      arrays.Attend(PromptMask(seen.data(), rows, heads, A::kTokens, A::kPlaces, A::kGroup, backend.get()),
+      arrays.Attend(PromptMask(seen.data(), rows, heads, A::kTokens, A::kPlaces, A::kGroup, OnThreadsOf(backend.get())),
                     backend.get());
       arrays.ExpectExact([&](int row, int head, int token, int place) {
         const size_t of = static_cast<size_t>(rows > 1 ? row : 0) * heads + (heads > 1 ? head : 0);
@@ -315,6 +329,18 @@ TEST(PromptBatch, EveryRowHeadAndTokenSeesWhatItsMaskSays) {
       });
     }
   }
+}
+
+TEST(PromptBatch, HeadsMaySeeOtherNumbersOfPlaces) {
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(2);
+  Arrays arrays;
+  using A = Arrays;
+  std::vector<std::vector<int64_t>> ends(A::kHeads);
+  for (int h = 0; h < A::kHeads; ++h) {
+    for (int t = 0; t < A::kTokens; ++t) ends[h].push_back(std::min<int64_t>(A::kPlaces, t / 3 * (h + 2)));
+  }
+  arrays.Attend(PromptMask(ends, A::kPlaces, A::kGroup, OnThreadsOf(backend.get())), backend.get());
+  arrays.ExpectExact([&](int, int head, int token, int place) { return place < ends[head][token]; });
 }
 
 }  // namespace

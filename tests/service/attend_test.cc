@@ -43,12 +43,13 @@ class AttendCallTest : public ServerTest {
     return item;
   }
   AttendAnswer Direct(const v1::SequenceHandle& handle, const std::vector<float>& queries, Scope scope,
-                      const AttentionParams& attention) {
+                      const AttentionParams& attention, int64_t prompt_tokens = 0) {
     auto index = server_->core().catalog.Find("", handle.index());
     SearchParams params = index->config().search;
     params.scope = scope;
     params.top_k = 20;
-    const RetrieveItem item = {{handle.id(), handle.generation()}, 0, queries.data()};
+    RetrieveItem item = {{handle.id(), handle.generation()}, 0, queries.data()};
+    item.prompt_tokens = prompt_tokens;
     auto answers = index->Attend({&item, 1}, params, attention);
     EXPECT_TRUE(answers.ok()) << answers.status();
     return answers->at(0);
@@ -120,6 +121,37 @@ TEST_P(AttendCallTest, AnswersAsTheIndexDoes) {
   attend();
   ExpectSame(response.answers(0), Direct(handle, queries, Scope::kPerKvHead, {.tail = true, .scale = .3f}));
   EXPECT_EQ(response.answers(0).selected().scores().shape(0), kKvHeads);
+}
+
+TEST_P(AttendCallTest, PromptsAsTheIndexDoes) {
+  const v1::SequenceHandle handle = Filled(400), low = Filled(400, "low");
+  std::vector<float> prompt;
+  for (int t = 0; t < 70; ++t) {
+    const std::vector<float> row = SomeQueries();
+    for (const float x : row) prompt.push_back(x * static_cast<float>(t % 5 - 2));
+  }
+  v1::AttendRequest request;
+  for (const auto* of : {&handle, &low, &handle}) {
+    v1::RetrieveItem& item = *request.add_items();
+    item = FloatQuery(*of, prompt);
+    item.mutable_queries()->clear_shape();
+    for (const int dim : {70, kQHeads, kDim}) item.mutable_queries()->add_shape(dim);
+  }
+  request.mutable_items(2)->mutable_queries()->set_shape(0, 71);
+  v1::AttendResponse response;
+  const auto status = Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Attend, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const AttendAnswer direct = Direct(handle, prompt, Scope::kPerQHead, {}, 70);
+  const v1::AttendAnswer& wire = response.answers(0);
+  EXPECT_EQ(std::vector<int64_t>(wire.output().shape().begin(), wire.output().shape().end()),
+            (std::vector<int64_t>{70, kQHeads, kDim}));
+  EXPECT_EQ(std::vector<int64_t>(wire.log_sum_exp().shape().begin(), wire.log_sum_exp().shape().end()),
+            (std::vector<int64_t>{70, kQHeads}));
+  EXPECT_EQ(Floats(wire.output()), direct.output);
+  EXPECT_EQ(Floats(wire.log_sum_exp()), direct.log_sum_exp);
+  EXPECT_EQ(wire.attended_tokens(), direct.attended_tokens);
+  EXPECT_EQ(DetailsOf(response.answers(1).status()).field, "items[1].queries");
+  EXPECT_EQ(DetailsOf(response.answers(2).status()).field, "items[2].queries.raw");
 }
 
 TEST_P(AttendCallTest, AnswersOfALowRankIndexToo) {

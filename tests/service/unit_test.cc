@@ -92,13 +92,14 @@ TEST(CheckTensor, HugeShapeGivesAShortMessage) {
 TEST(QueriesView, EverySixteenBitPattern) {
   const Geometry geometry{.num_layers = 1, .num_q_heads = 1024, .num_kv_heads = 1, .head_dim = 64};
   std::vector<float> scratch;
+  int64_t prompt_tokens = -1;
   for (const auto dtype : {v1::D_TYPE_FLOAT16, v1::D_TYPE_BFLOAT16}) {
     v1::Tensor tensor = Tensor(dtype, {1024, 64}, 65536 * 2);
     for (int i = 0; i < 65536; ++i) {
       const auto pattern = static_cast<uint16_t>(i);
       memcpy(tensor.mutable_raw()->data() + 2 * i, &pattern, 2);
     }
-    const auto values = QueriesView(tensor, geometry, "queries", &scratch);
+    const auto values = QueriesView(tensor, geometry, "queries", &scratch, &prompt_tokens);
     ASSERT_TRUE(values.ok()) << values.status();
     for (int i = 0; i < 65536; ++i) {
       const bool half = dtype == v1::D_TYPE_FLOAT16;
@@ -121,10 +122,30 @@ TEST(QueriesView, FloatsAreUsedInPlace) {
   const Geometry geometry{.num_layers = 1, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 64};
   const v1::Tensor tensor = Tensor(v1::D_TYPE_FLOAT32, {2, 64}, 512);
   std::vector<float> scratch;
-  const auto values = QueriesView(tensor, geometry, "queries", &scratch);
+  int64_t prompt_tokens = -1;
+  const auto values = QueriesView(tensor, geometry, "queries", &scratch, &prompt_tokens);
   ASSERT_TRUE(values.ok());
   EXPECT_EQ(static_cast<const void*>(*values), tensor.raw().data());
   EXPECT_TRUE(scratch.empty());
+  EXPECT_EQ(prompt_tokens, 0);
+}
+
+TEST(QueriesView, ThreeDimensionsAreAPrompts) {
+  const Geometry geometry{.num_layers = 1, .num_q_heads = 2, .num_kv_heads = 1, .head_dim = 64};
+  std::vector<float> scratch;
+  int64_t prompt_tokens = -1;
+  EXPECT_TRUE(
+      QueriesView(Tensor(v1::D_TYPE_FLOAT32, {3, 2, 64}, 1536), geometry, "queries", &scratch, &prompt_tokens).ok());
+  EXPECT_EQ(prompt_tokens, 3);
+  EXPECT_TRUE(
+      QueriesView(Tensor(v1::D_TYPE_FLOAT32, {1, 2, 64}, 512), geometry, "queries", &scratch, &prompt_tokens).ok());
+  EXPECT_EQ(prompt_tokens, 1);
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{0, 2, 64}, {3, 1, 64}, {1, 3, 2, 64}, {128}}) {
+    int64_t count = 1;
+    for (const int64_t dim : shape) count *= dim;
+    const v1::Tensor tensor = Tensor(v1::D_TYPE_FLOAT32, shape, static_cast<size_t>(count) * 4);
+    EXPECT_FALSE(QueriesView(tensor, geometry, "queries", &scratch, &prompt_tokens).ok());
+  }
 }
 
 TEST(Errors, TheFieldOfAnIndexErrorStandsInsideTheRequests) {

@@ -267,7 +267,7 @@ class Calls(LayerCalls):
         self, sequence: Sequence, layer: int, queries: ArrayLike, attention: Attention = Attention(), **selector: Any
     ) -> Attended:
         """The Attended for one (sequence, layer): attention over what is visible and selected. Needs kv_store
-        "keys_values". queries: [num_q_heads, head_dim]. For the selector see retrieve_batch; here a scope
+        "keys_values". queries: [num_q_heads, head_dim], or a prompt's (messages.Item). For the selector see retrieve_batch; here a scope
         that is not given means "per_q_head"."""
         attended = self.attend_batch([Item(sequence, layer, as_array(queries))], attention, **selector)[0]
         if attended.error is not None:

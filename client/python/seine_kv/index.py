@@ -161,10 +161,12 @@ class Index:
         batch: Iterable[tuple[Sequence, ArrayLike]],
         tail: Optional[bool] = None,
         scale: float = 0.0,
+        prompt_mass: float = 1.0,
         **selector: Any,
     ) -> list[tuple[Any, Any]]:
         """(output, log_sum_exp) for each (sequence, queries) of a layer, as Sequence.attend has it."""
-        return self.step(layer, batch=batch, attention=Attention(tail, scale), **selector)
+        attention = Attention(tail, scale, prompt_mass=prompt_mass)
+        return self.step(layer, batch=batch, attention=attention, **selector)
 
     def step(
         self,
@@ -178,7 +180,7 @@ class Index:
 
         appends: (sequence, keys, values) each, [tokens, num_kv_heads, head_dim], or (sequence, keys) where no values
         are stored; they go after what the layer holds. A RetainedSets of the layer may end each: it is brought up to
-        date. batch: (sequence, queries [num_q_heads, head_dim]) each. Returns
+        date. batch: (sequence, queries [num_q_heads, head_dim]) each, or a prompt's (Sequence.attend). Returns
         (output, log_sum_exp) for each of the batch, as attend; with attention=None Answers, as retrieve.
         """
         sent, batch = self._placed(layer, appends), list(batch)

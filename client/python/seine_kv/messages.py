@@ -87,6 +87,8 @@ class Append:
 class Item:
     """One (sequence, layer) to retrieve for: queries [num_q_heads, head_dim].
 
+    To attend alone they may be a prompt's, [tokens, num_q_heads, head_dim], of the layer's last tokens. Each sees what
+    the layer holds up to its own token, without a search or tail; then without dense_from and positions.
     dense_from: tokens at and after this position are dense, besides those that are by the index's zones. What is
     searched ends a multiple of 64 keys after the sink.
     positions: to attend alone, in place of a search: int32 [sets, width], each row ascending positions of the zone,
@@ -141,6 +143,7 @@ class Attention:
     tail: Optional[bool] = None  # windows' means for what is not selected; None: where scope is per query head
     scale: float = 0.0  # of the logits; 0: the index's, 1 / sqrt(head_dim) unless it states another
     with_positions: bool = False  # Attended.selected
+    prompt_mass: float = 1.0  # of a prompt's queries: the share of its attention that a token keeps; 1: exact
 
 
 @dataclass
@@ -149,9 +152,9 @@ class Attended:
 
     path: str  # as of Answer
     num_tokens: int
-    output: Optional[np.ndarray]  # float32 [num_q_heads, head_dim]
-    log_sum_exp: Optional[np.ndarray]  # float32 [num_q_heads], natural, of the scaled logits
-    attended_tokens: int  # of all query heads together; the tail's not counted
+    output: Optional[np.ndarray]  # float32 [num_q_heads, head_dim], a prompt's [tokens, num_q_heads, head_dim]
+    log_sum_exp: Optional[np.ndarray]  # float32 [num_q_heads], natural, of the scaled logits; [tokens, num_q_heads]
+    attended_tokens: int  # of all query heads (and a prompt's tokens) together; the tail's not counted
     tail: bool  # whether it was counted in
     selected: Optional[Answer] = None
     error: Optional[SeineError] = None  # this item's own failure; output and log_sum_exp are then None

@@ -15,9 +15,8 @@ import seine_kv.address
 import seine_kv.grpc
 from seine_kv.address import default_address
 from seine_kv.messages import Append, Attention, Item, SeineError
-from seine_kv.tensor_file import read_tensors
 
-from conftest import start
+from conftest import read_plainly, start
 
 TRACE = Path(__file__).resolve().parents[3] / "bench" / "data" / "smollm2-135m-kjv-8k.safetensors"
 ZONES = {"sink": 16, "local": 64, "update_buffer": 64, "dense_threshold": 128}
@@ -59,7 +58,7 @@ def exact_top_k(keys, query, k, begin, end):
 
 def test_recall_on_a_real_model(client):
     """The last tokens of the committed trace, decoded as an engine would: answers against exact attention."""
-    tensors, metadata = read_tensors(TRACE)
+    tensors, metadata = read_plainly(TRACE)
     layers = [int(layer) for layer in metadata["layers"].split(",")]
     keys = [tensors[f"layers.{layer}.k"] for layer in layers]
     queries = [tensors[f"layers.{layer}.q"] for layer in layers]
@@ -515,6 +514,60 @@ def test_a_step_attends(client, sequence, model):
         assert step.attended[1].output is None
         refused = stream.step(items=items[:1], attention=Attention(scale=-1.0), on_error="return")
         assert refused.error.field.endswith("scale")
+
+
+def causal_attention(model, queries, length):
+    """(outputs, log-sum-exps) of queries [tokens, HEADS, DIM] of the last positions below `length`, in float64."""
+    outputs, sums = [], []
+    for t, query in enumerate(queries):
+        seen = length - len(queries) + t + 1
+        output, log_sum_exp = softmax_attention({**model, "queries": query}, HEADS, np.arange(seen))
+        outputs.append(output)
+        sums.append(log_sum_exp)
+    return np.stack(outputs), np.stack(sums)
+
+
+def test_a_prompt_is_attended(client, sequence, model):
+    prompt = np.random.default_rng(9).standard_normal((130, HEADS, DIM)).astype(np.float32)
+    attended = client.attend(sequence, 0, prompt)
+    output, log_sum_exp = causal_attention(model, prompt, TOKENS)
+    np.testing.assert_allclose(attended.output, output, atol=1e-5)
+    np.testing.assert_allclose(attended.log_sum_exp, log_sum_exp, atol=2e-5)
+    assert attended.path == "dense" and attended.num_tokens == TOKENS and not attended.tail
+    assert attended.attended_tokens == HEADS * sum(range(TOKENS - 129, TOKENS + 1))
+    half = client.attend(sequence, 0, prompt.astype(np.float16), Attention(scale=0.5))
+    assert half.output.shape == (130, HEADS, DIM) and half.log_sum_exp.shape == (130, HEADS)
+    with client.decode_stream() as stream:  # its tokens come with it, beside a step of one
+        rows = slice(TOKENS, TOKENS + 20)
+        append = Append(sequence, 0, TOKENS, model["keys"][rows], model["values"][rows])
+        items = [Item(sequence, 0, prompt[:20]), Item(sequence, 0, model["queries"])]
+        step = stream.step([append], items, Attention(tail=False), top_k=2 * TOKENS)
+        np.testing.assert_allclose(step.attended[0].output, causal_attention(model, prompt[:20], TOKENS + 20)[0], atol=1e-5)
+        assert step.attended[1].output.shape == (HEADS, DIM)
+
+
+@pytest.mark.parametrize(
+    "change, field",
+    [
+        ({"queries": (TOKENS + 1, HEADS, DIM)}, "queries"),
+        ({"queries": (2, HEADS + 1, DIM)}, "queries.shape"),
+        ({"queries": (0, HEADS, DIM)}, "queries.shape"),
+        ({"dense_from": 3}, "dense_from"),
+        ({"positions": np.zeros((HEADS, 1), np.int32)}, "positions"),
+        ({"attention": Attention(prompt_mass=0.0)}, "attention.prompt_mass"),
+        ({"attention": Attention(prompt_mass=1.5)}, "attention.prompt_mass"),
+        ({"attention": Attention(with_positions=True)}, "queries"),
+        ({"attention": None}, "queries"),
+    ],
+)
+def test_a_wrong_prompt_is_told(client, sequence, change, field):
+    change = {"queries": (2, HEADS, DIM), "attention": Attention(), **change}
+    attention = change.pop("attention")
+    item = Item(sequence, 0, np.ones(change.pop("queries"), np.float32), **change)
+    with pytest.raises(SeineError) as caught:
+        answers = client.retrieve_batch([item]) if attention is None else client.attend_batch([item], attention)
+        raise answers[0].error
+    assert caught.value.code == "INVALID_ARGUMENT" and caught.value.field.endswith(field), caught.value
 
 
 def test_attending_needs_stored_values(client):

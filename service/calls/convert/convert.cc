@@ -273,6 +273,7 @@ AttentionParams AttentionFrom(const v1::Attention& attention) {
   if (attention.has_tail()) params.tail = attention.tail();
   params.scale = attention.scale();
   params.with_positions = attention.with_positions();
+  if (attention.has_prompt_mass()) params.prompt_mass = attention.prompt_mass();
   return params;
 }
 
@@ -307,9 +308,15 @@ void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAns
   out->set_attended_tokens(answer.attended_tokens);
   out->set_tail(answer.tail);
   out->set_codes_outgrown(answer.codes_outgrown);
-  SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads, geometry.head_dim}, out->mutable_output());
+  const int64_t heads = geometry.num_q_heads, tokens = answer.prompt_tokens;
+  if (tokens > 0) {
+    SetTensor(v1::D_TYPE_FLOAT32, {tokens, heads, geometry.head_dim}, out->mutable_output());
+    SetTensor(v1::D_TYPE_FLOAT32, {tokens, heads}, out->mutable_log_sum_exp());
+  } else {
+    SetTensor(v1::D_TYPE_FLOAT32, {heads, geometry.head_dim}, out->mutable_output());
+    SetTensor(v1::D_TYPE_FLOAT32, {heads}, out->mutable_log_sum_exp());
+  }
   out->mutable_output()->set_raw(answer.output.data(), answer.output.size() * sizeof(float));
-  SetTensor(v1::D_TYPE_FLOAT32, {geometry.num_q_heads}, out->mutable_log_sum_exp());
   out->mutable_log_sum_exp()->set_raw(answer.log_sum_exp.data(), answer.log_sum_exp.size() * sizeof(float));
 }
 

@@ -83,7 +83,10 @@ def selector_of(given: Mapping[str, Any]) -> Any:
 
 def attention_of(attention: Attention) -> Any:
     return retrieval_service_pb2.Attention(
-        tail=attention.tail, scale=attention.scale, with_positions=attention.with_positions
+        tail=attention.tail,
+        scale=attention.scale,
+        with_positions=attention.with_positions,
+        prompt_mass=attention.prompt_mass,
     )
 
 

@@ -251,6 +251,9 @@ class ShardedSequence:
         """(shard, answer) of every shard that holds tokens. rows: to attend, in place of a search, by shard."""
         self._check_question(layer, selector)
         array, whole = as_array(queries), self._whole(layer, selector)
+        if array.ndim != 2:
+            text = "queries: must be [num_q_heads, head_dim]: no shard knows a prompt's positions"
+            raise SeineError("INVALID_ARGUMENT", text, "queries")
         top_k = self.zones.shard_top_k(selector.get("top_k") or self._top_k, self.stripe, whole)
         if self.full_top_k or self.choose_first or selector.get("exact"):
             top_k = selector.get("top_k") or self._top_k

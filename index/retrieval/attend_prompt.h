@@ -1,0 +1,23 @@
+// Attention of a prompt's tokens over the rows that an index holds.
+#ifndef SEINE_INDEX_RETRIEVAL_ATTEND_PROMPT_H_
+#define SEINE_INDEX_RETRIEVAL_ATTEND_PROMPT_H_
+
+#include "absl/status/status.h"
+#include "index/context.h"
+#include "index/index.h"
+#include "index/prompt/prompt_attention.h"
+#include "index/sequence/layer.h"
+
+namespace seine {
+
+// What is wrong with an item of a prompt whatever the layer holds.
+absl::Status CheckPromptItem(const RetrieveItem& item, const AttentionParams& attention, const IndexConfig& config);
+
+// Answers an item that is checked. Locks the layer meanwhile, shared. What is wrong with the item is the answer's
+// status. Returns StopStatus().
+absl::Status AttendPromptItem(const Context& context, const Layer& layer, const RetrieveItem& item, float scale,
+                              const PromptParams& params, AttendAnswer* answer);
+
+}  // namespace seine
+
+#endif  // SEINE_INDEX_RETRIEVAL_ATTEND_PROMPT_H_
