@@ -126,7 +126,7 @@ def machine(folder, now):
     bandwidth = round(probe["read_bandwidth_gb_s"], 1)
     name = "-".join(re.findall(r"[a-z0-9]+", cpu.lower().partition(" @")[0].replace("(r)", "").replace("(tm)", "")))
     commit = output_of("git", "rev-parse", "--short=10", "HEAD") or "unknown"
-    changed = output_of("git", "status", "--porcelain", "--untracked-files=no")
+    changed = output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
     return {
         "machine": f"{name}-{now:%Y-%m-%d}",
         "date": f"{now:%Y-%m-%dT%H:%M:%SZ}",
