@@ -78,6 +78,16 @@ ENGINE = [
     ("attention", "of which attention", "attention_ms", 1),
     ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
 ]
+ANSWER = [
+    ("first", "first token, llama.cpp, s", "first_plain", 1),
+    ("firstseine", "through Seine, s", "first_both", 1),
+    ("whole", "whole answer, llama.cpp, s", "whole_plain", 1),
+    ("decode", "with decoding through Seine", "whole_decode", 1),
+    ("both", "with the prompt, too", "whole_both", 1),
+    ("ratio", "times as fast", "whole_ratio", 2),
+    ("attention", "the prompt's attention, times as fast", "compared_ratio", 2),
+    ("taken", "of the keys", "taken", 2),
+]
 QUALITY = [
     ("kl", "KL", "kl", 4),
     ("klexact", "KL of our exact attention", "kl_exact", 4),

@@ -327,6 +327,32 @@ PARTS = {
         text=("Dense is torch's own attention. How much of the gain is our exact kernel's is not told apart here.",),
         rows=lambda measured: measured["speed"],
     ),
+    "answers": Part(
+        "Whole answers of llama.cpp behind 8,000 tokens: the prompt and 256 tokens, two threads",
+        tuple(f"./dev llama --whole --cells 8000 --steps 256 --prompt {prompt}" for prompt in ("exact", "sparse")),
+        c.ANSWER,
+        ("cells", "prompt"),
+        14,
+        quiet=True,
+        asked=True,
+        text=(
+            "SmolLM2-135M. Attention is that of the prompt's last 2,048 tokens, each node by llama.cpp's own kernel and by Seine's in one "
+            "process; of the keys that its blocks see, so many runs were taken.",
+        ),
+        rows=rows.answer,
+    ),
+    "answerslong": Part(
+        "The last 2,048 tokens of a prompt of 32,000, and 16 behind it, over repeated cells, two threads",
+        tuple(
+            f"./dev llama --whole --cells 32000 --repeat 8000 --yarn 4 --steps 16 --prompt {prompt}" for prompt in ("exact", "sparse")
+        ),
+        c.ANSWER,
+        ("cells", "prompt"),
+        26,
+        quiet=True,
+        asked=True,
+        rows=rows.answer,
+    ),
     "llama": Part(
         "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",
         one("./dev llama --cells 1500,4000,7900 --steps 24"),

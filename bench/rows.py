@@ -19,6 +19,12 @@ def stored(measured):
     return measured["rows"]
 
 
+def answer(measured):
+    """Whole answers in seconds."""
+    names = ("first_plain", "first_both", "whole_plain", "whole_decode", "whole_both")
+    return [{**row, **{name: row[f"{name}_ms"] / 1e3 for name in names}} for row in measured["rows"]]
+
+
 def demo(measured):
     full = measured["full_cache_bytes"]
     shares = {"code_share": measured["code_bytes"] / full, "held_share": (measured["code_bytes"] + measured["store_bytes"]) / full}

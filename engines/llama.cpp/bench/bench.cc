@@ -240,6 +240,7 @@ int main(int argc, char** argv) {
         if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
       },
       nullptr);
+  if (!o.prompt.empty()) setenv("SEINE_PROMPT", o.prompt.c_str(), /*overwrite=*/1);
   RowFile file(o.rows);
   const Plugin plugin = LoadPlugin(o.plugin);
   llama_backend_init();

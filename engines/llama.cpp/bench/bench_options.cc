@@ -37,6 +37,7 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --whole           whole answers alone: a prompt of each length and --steps tokens behind it, by llama.cpp, with decoding
                     through the plug-in, and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's.
                     With --repeat those alone are timed, behind copied cells
+  --prompt MODE     how the plug-in attends prompts, in place of SEINE_PROMPT: exact, sparse or off
   --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
   --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
@@ -83,6 +84,9 @@ Options ParseOptions(int argc, char** argv) {
       o.plugin = value;
     } else if (flag == "--plot") {
       o.plot = value;
+    } else if (flag == "--prompt") {
+      o.prompt = value;
+      if (value != "exact" && value != "sparse" && value != "off") Fail("--prompt " + value + ": exact, sparse or off");
     } else if (flag == "--rows") {
       o.rows = value;
     } else if (flag == "--weights") {

@@ -73,6 +73,7 @@ Json MeasureAnswer(llama_model* model, const Plugin& plugin, const Options& o, c
   }
   ours = plugin.Number("ms_prompt_compared") - ours, plain = plugin.Number("ms_prompt_plain") - plain;
   return {{"cells", cells},
+          {"prompt", o.prompt},
           {"timed", timed},
           {"decoded", o.steps},
           {"first_plain_ms", times[0].first()},

@@ -10,7 +10,7 @@
 
 namespace seine::llama {
 
-// A row a length: {cells, timed, decoded, first_plain_ms, first_decode_ms, first_both_ms, whole_plain_ms,
+// A row a length: {cells, prompt, timed, decoded, first_plain_ms, first_decode_ms, first_both_ms, whole_plain_ms,
 // whole_decode_ms, whole_both_ms, first_ratio, whole_ratio, prompt_attention_ms, decode_attention_ms,
 // compared_plain_ms, compared_ms, compared_ratio, compared_difference, taken}. `first`: to the first token. The three
 // contexts read block by block, by turns. `timed`: prompt tokens that are timed: with --repeat the last 2,048, behind
