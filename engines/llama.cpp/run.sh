@@ -32,6 +32,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
   --whole          whole answers alone: a prompt and --steps tokens behind it, by llama.cpp, with decoding through the plug-in,
                    and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
+  --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: SEINE_PROMPT)
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
@@ -71,7 +72,7 @@ while (($# > 0)); do
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
   --weights) WEIGHTS=$2 weights_given=1 ;;
-  --context | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --rows) more+=("$1" "$2") ;;
+  --context | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --prompt | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;

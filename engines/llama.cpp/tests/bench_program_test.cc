@@ -97,6 +97,19 @@ TEST_F(BenchProgram, AHoleBesideATextInARow) {
   EXPECT_GT(row["row_encoded_keys"], 0);
 }
 
+TEST_F(BenchProgram, WholeAnswersByEachWayToAttendPrompts) {
+  for (const std::string prompt : {"exact", "sparse", "off"}) {
+    ASSERT_EQ(Run("--cells 600 --whole --prompt " + prompt), 0) << err_;
+    const nlohmann::json row = Rows().at(0);
+    EXPECT_EQ(row["prompt"], prompt);
+    for (const char* way : {"plain", "decode", "both"}) {
+      EXPECT_GT(row[std::string("whole_") + way + "_ms"], row[std::string("first_") + way + "_ms"]);
+    }
+    const nlohmann::json plugin = nlohmann::json::parse(Contents(Path("out"))).at("plugin");
+    EXPECT_EQ(plugin["prompt_answered"] > 0, prompt != "off");
+  }
+}
+
 TEST_F(BenchProgram, ModelsHaveTheWeightsAskedFor) {
   ModelShape shape = {.embedding = 256, .feed_forward = 256, .q_heads = 4, .kv_heads = 2, .weights = "f32"};
   std::uintmax_t largest = 0;
@@ -120,6 +133,7 @@ TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
                                     {"--weights f32", "--weights f32: q4_K, q4_0 or q8_0"},
                                     {"--prompts 2 --needles 2", "give one"},
                                     {"--context 0", "--context must be a positive number"},
+                                    {"--prompt some", "--prompt some: exact, sparse or off"},
                                     {"--hole 0", "--hole must be a positive number"},
                                     {"--hole 9 --needles 2", "--hole is a measure of its own"}}) {
     EXPECT_EQ(Run(flags), 1);
