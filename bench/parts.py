@@ -336,8 +336,8 @@ PARTS = {
         quiet=True,
         asked=True,
         text=(
-            "SmolLM2-135M. Attention is that of the prompt's last 2,048 tokens, each node by llama.cpp's own kernel and by Seine's in one "
-            "process; of the keys that its blocks see, so many runs were taken.",
+            "SmolLM2-135M. Attention is that of the prompt's last 2,048 tokens, each node by llama.cpp's own kernel and by Seine's in "
+            "one process. The last column is the share of keys that its blocks attended.",
         ),
         rows=rows.answer,
     ),
