@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "index/context.h"
-#include "index/index.h"
 #include "index/prompt/prompt_attention.h"
 #include "index/sequence/layer.h"
+#include "index/types.h"
 
 namespace seine {
 
