@@ -186,6 +186,13 @@ TEST_F(StopCallsTest, RetrieveAndAttend) {
   ExpectStops("retrieve", [&] { return index_->Retrieve(items, exact_).status(); });
   AttentionParams attention;
   ExpectStops("attend", [&] { return index_->Attend(items, exact_, attention).status(); });
+  RetrieveItem prompt{seq_, 0, many_queries_.data()};
+  prompt.prompt_tokens = kQueries;
+  const std::vector<RetrieveItem> prompts(8, prompt);
+  for (const double mass : {1.0, .9}) {
+    attention.prompt_mass = mass;
+    ExpectStops("prompt", [&] { return index_->Attend(prompts, exact_, attention).status(); });
+  }
 }
 
 TEST_F(StopCallsTest, Append) {
