@@ -188,7 +188,7 @@ TEST_F(StopCallsTest, RetrieveAndAttend) {
   ExpectStops("attend", [&] { return index_->Attend(items, exact_, attention).status(); });
   RetrieveItem prompt{seq_, 0, many_queries_.data()};
   prompt.prompt_tokens = kQueries;
-  const std::vector<RetrieveItem> prompts(8, prompt);
+  const std::vector<RetrieveItem> prompts(4, prompt);
   for (const double mass : {1.0, .9}) {
     attention.prompt_mass = mass;
     ExpectStops("prompt", [&] { return index_->Attend(prompts, exact_, attention).status(); });
