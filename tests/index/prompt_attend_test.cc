@@ -83,7 +83,7 @@ TEST_F(PromptAttendTest, EqualsDirectAttentionInEveryShape) {
       const SequenceHandle seq = *index->CreateSequence("s");
       ASSERT_TRUE(AppendNames(index.get(), seq, 1, 0, Names(1, 421)).ok());
       ExpectCausal(
-          *index, seq, 150, 421, [](int) { return UpTo(421); }, 31);
+          *index, seq, 150, 421, [](int) { return UpTo(421); }, 75);
     }
   }
 }
