@@ -68,7 +68,7 @@ struct PromptBatch {
   float* outputs = nullptr;  // the same; 0 of a token that sees nothing
   PromptStrides output_strides = {};
   float* log_sum_exp = nullptr;  // [rows][tokens][query heads], natural, of the scaled logits; nullptr: not wanted
-  // Of one row's KV head, by place.
+  // Keys and values of one row's KV head, by place.
   struct Rows {
     ChunkedRows keys, values;
     const uint8_t *first_key = nullptr, *first_value = nullptr;  // in place of chunks

@@ -14,7 +14,7 @@ namespace seine {
 
 namespace {
 
-// Of each of the last `tokens` positions below `length`: how many of a head's places it sees.
+// Counts the places of a head that each of the last `tokens` positions below `length` sees.
 std::vector<int64_t> EndsOf(const HeadTokens& head, int64_t length, int64_t tokens) {
   std::vector<int64_t> ends(tokens);
   int64_t place = 0;

@@ -10,11 +10,11 @@
 
 namespace seine {
 
-// What is wrong with an item of a prompt whatever the layer holds.
+// Checks an item of a prompt, whatever the layer holds. INVALID_ARGUMENT naming the field.
 absl::Status CheckPromptItem(const RetrieveItem& item, const AttentionParams& attention, const IndexConfig& config);
 
-// Answers an item that is checked. Locks the layer meanwhile, shared. What is wrong with the item is the answer's
-// status. Returns StopStatus().
+// Answers an item that is checked. Locks the layer meanwhile, shared. More tokens than it holds are the answer's
+// status, INVALID_ARGUMENT. Returns StopStatus().
 absl::Status AttendPromptItem(const Context& context, const Layer& layer, const RetrieveItem& item, float scale,
                               const PromptParams& params, AttendAnswer* answer);
 
