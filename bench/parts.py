@@ -22,8 +22,8 @@ EVAL = f"PYTHON -m seine_kv.eval {PROFILE}"
 RECORD = "PYTHON -m seine_kv.trace --text REFERENCE --tokens 8192 --queries-last 8192 --out TRACE"
 PROMPT = f"prompt --trace TRACE {PROFILE} --horizon 4096 --step 512,2048"
 FLOOD = (
-    "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,pings,read-pings,settings,control-frames,"
-    "idle-connections,unread,slow-readers,slow-http --ledger LEDGER"
+    "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,pings,read-pings,read-pings-apart,settings,"
+    "control-frames,idle-connections,unread,slow-readers,slow-http --ledger LEDGER"
 )
 
 

@@ -29,6 +29,7 @@
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/descriptors.h"
 #include "service/transport/sockets/listener.h"
+#include "service/transport/sockets/read_turns.h"
 
 namespace seine {
 namespace {
@@ -211,6 +212,7 @@ class ServerImpl final : public Server {
   }
   // gRPC names all connections of a Unix socket alike, but not those that it is given by their descriptors.
   void Take(int from, int connection) {
+    TakeTurns(connection);
     if (!listener_->address().unix_path.empty()) return grpc::AddInsecureChannelFromFd(grpc_.get(), connection);
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
     taken.listener_fd = from;

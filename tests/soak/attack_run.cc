@@ -1,5 +1,6 @@
 #include "tests/soak/attack_run.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -33,13 +34,38 @@ int64_t CountOf(const std::string& output, const std::string& word) {
   return absl::SimpleAtoi(rest.substr(0, rest.find_first_of(" \n")), &count) ? count : 0;
 }
 
+// Where this thread, and what it starts from then on, may run. Nowhere else than before where there is one processor.
+class Processors {
+ public:
+  Processors() {
+    CPU_ZERO(&all_);
+    sched_getaffinity(0, sizeof(all_), &all_);
+  }
+  ~Processors() { sched_setaffinity(0, sizeof(all_), &all_); }
+  void UseFirst() { Use(/*first=*/true); }
+  void UseOthers() { Use(/*first=*/false); }
+
+ private:
+  void Use(bool first) {
+    cpu_set_t some;
+    CPU_ZERO(&some);
+    int seen = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &all_) && (seen++ == 0) == first) CPU_SET(cpu, &some);
+    }
+    if (CPU_COUNT(&some) > 0) sched_setaffinity(0, sizeof(some), &some);
+  }
+  cpu_set_t all_;
+};
+
 class AttackRun {
  public:
   AttackRun(const Attack* attack, const RunOptions& options, Result* result)
       : attack_(attack),
+        apart_(attack != nullptr && attack->apart),
         options_(options),
         result_(*result),
-        server_(attack == nullptr ? std::vector<std::string>() : attack->flags,
+        server_((UseFirst(), attack == nullptr) ? std::vector<std::string>() : attack->flags,
                 attack == nullptr ? 0 : attack->descriptors, /*grace=*/2, options.transport) {}
 
   void Run() {
@@ -56,24 +82,29 @@ class AttackRun {
     result_.figures["rss_grown_mib"] = (static_cast<double>(server_.process().PeakResidentBytes()) - before) / kMiB;
     if (attack_ != nullptr && attack_->keeps) SetApart((server_.SumOf(kStored) - stored) / kMiB);
     if (attack_ != nullptr) ReadAttacker();
-    bystander.Report(/*promised=*/attack_ == nullptr || !attack_->starves, &result_);
+    bystander.Report(&result_);
     if (attack_ != nullptr && attack_->leaves_nothing) ExpectNothingLeft();
     server_.End(&result_);
     HoldMemory();
   }
 
  private:
+  void UseFirst() {
+    if (apart_) processors_.UseFirst();
+  }
   void Failed(const std::string& what) {
     ++result_.crashes;
     result_.Note(what);
   }
   void Begin() {
     if (attack_ == nullptr) return;
+    if (apart_) processors_.UseOthers();
     attacker_ = std::make_unique<ChildProcess>(
         std::vector<std::string>{options_.self, "--attack", attack_->name, "--server", server_.endpoint().ToString(),
                                  "--metrics", server_.metrics(), "--seed", absl::StrCat(options_.seed), "--seconds",
                                  absl::StrCat(options_.seconds)},
         server_.folder(), "attack", 0, /*niceness=*/10);
+    UseFirst();
     WaitForLine(*attacker_, "cases ", 20);
   }
   // Until the time is over and what is stated was made; six times as long at most, and a minute.
@@ -133,6 +164,8 @@ class AttackRun {
   }
 
   const Attack* const attack_;
+  const bool apart_;
+  Processors processors_;  // before the server, which starts on the first
   const RunOptions& options_;
   Result& result_;
   SoakedServer server_;

@@ -43,7 +43,7 @@ struct Attack {
   int descriptors = 0;                              // seined's limit; 0: ours
   bool stopped = false;                             // SIGSTOP after a second: a client that hangs
   bool refuses_connections = false;                 // to all, while it lasts
-  bool starves = false;         // others, by what gRPC 1.51 does: that a bystander is served is no promise
+  bool apart = false;           // server and bystander share a processor, the attacker has the others for itself
   bool leaves_nothing = false;  // its client is killed before the server ends: all comes back
   double grows_mib = 0;         // that the server's memory may grow; 0: as far as it promises
   double grows_tls_mib = 0;     // the same over TLS; 0: no more than over others

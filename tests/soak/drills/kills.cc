@@ -33,7 +33,7 @@ class KillDrill {
     bystander.Start();
     for (int64_t i = 0; i < result_.stated.faults; ++i) KillOne();
     bystander.Stop();
-    bystander.Report(/*promised=*/true, &result_);
+    bystander.Report(&result_);
     auto& figures = result_.figures;
     figures["back_worst_s"] = worst_;
     figures["descriptors_before"] = descriptors;

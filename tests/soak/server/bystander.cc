@@ -88,7 +88,7 @@ void Bystander::Failed(const std::string& what) {
 
 Bystander::~Bystander() { Stop(); }
 
-void Bystander::Report(bool promised, Result* result) const {
+void Bystander::Report(Result* result) const {
   auto& figures = result->figures;
   figures["step_p50_ms"] = steps_.Quantile(.5);
   figures["step_p99_ms"] = steps_.Quantile(.99);
@@ -96,9 +96,8 @@ void Bystander::Report(bool promised, Result* result) const {
   figures["health_p99_ms"] = health_.Quantile(.99);
   figures["connect_p99_ms"] = connections_.Quantile(.99);
   if (!probes_.all.empty()) figures["livez_p99_ms"] = probes_.Quantile(.99);
-  if (promised && std::max({steps_.Max(), health_.Max(), connections_.Max(), probes_.Max()}) > kHangMs) ++result->hangs;
-  result->breaks += wrong_answers() + (promised ? failures() : 0);
-  if (!promised) figures["bystander_failures"] = failures();
+  if (std::max({steps_.Max(), health_.Max(), connections_.Max(), probes_.Max()}) > kHangMs) ++result->hangs;
+  result->breaks += wrong_answers() + failures();
   result->ops += static_cast<int64_t>(steps_.all.size() + health_.all.size());
   if (!first_failure_.empty()) result->Note("bystander: " + first_failure_);
   if (wrong_ > 0) result->Note(absl::StrCat("bystander: ", wrong_answers(), " wrong answers"));

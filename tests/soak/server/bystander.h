@@ -44,9 +44,8 @@ class Bystander {
   int64_t wrong_answers() const { return wrong_; }
   int64_t failures() const { return failures_; }  // calls with a status that is not OK
   std::string first_failure() const { return first_failure_; }
-  // Adds what it saw to a run's. `promised`: that it is served. A call that took too long is then a hang, one that
-  // failed a break; otherwise they are figures. A wrong answer is always a break.
-  void Report(bool promised, Result* result) const;
+  // Adds what it saw to a run's. A call that took too long is a hang; one that failed, or a wrong answer, a break.
+  void Report(Result* result) const;
   bool expects_refusals = false;  // of new connections
 
  private:
