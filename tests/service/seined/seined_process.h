@@ -56,6 +56,7 @@ class Process {
   void Signal(int signal) const {  // pid -1 would be every process
     if (pid_ > 0) kill(pid_, signal);
   }
+  pid_t pid() const { return pid_; }
   // Exit code, or minus the signal that ended it.
   int Wait() {
     int status = 0;

@@ -3,9 +3,11 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 
 #include <filesystem>
+#include <fstream>
 #include <regex>
 
 #include "index/snapshot/snapshot_file.h"
@@ -70,6 +72,31 @@ int FreePort() {
   close(fd);
   return ntohs(at.sin_port);
 }
+
+// Threads of a child that do not run, as those that wait for each other: the ones of that name. Reap() waits for them
+// to be gone with their process.
+class FrozenThreads {
+ public:
+  FrozenThreads(pid_t process, const std::string& name) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+      std::string called;
+      std::getline(std::ifstream(entry.path() / "comm"), called);
+      if (called != name) continue;
+      const pid_t thread = std::stoi(entry.path().filename());
+      EXPECT_EQ(ptrace(PTRACE_SEIZE, thread, nullptr, nullptr), 0) << strerror(errno);
+      EXPECT_EQ(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr), 0) << strerror(errno);
+      EXPECT_EQ(waitpid(thread, nullptr, __WALL), thread) << strerror(errno);
+      threads_.push_back(thread);
+    }
+  }
+  size_t size() const { return threads_.size(); }
+  void Reap() const {
+    for (const pid_t thread : threads_) EXPECT_EQ(waitpid(thread, nullptr, __WALL), thread) << strerror(errno);
+  }
+
+ private:
+  std::vector<pid_t> threads_;
+};
 
 class StuckLogTest : public SeinedTest {
  protected:
@@ -151,6 +178,20 @@ TEST_F(StuckLogTest, CallsAndEndingsDoNotWaitForWhoeverReadsStderr) {
     EXPECT_EQ(files->size(), 1u);
     std::filesystem::remove_all(dir_.path + "/kept");
   }
+}
+
+TEST_F(StuckLogTest, TheWatchdogDoesNotWaitForItEither) {
+  const Pipe pipe(kSmallPipe);
+  Process seined(dir_.path, Flags(), {}, "", false, pipe.end_to_write());
+  ASSERT_TRUE(WaitUntilReady());
+  LogMuch(Stubs(socket()));
+  const auto start = std::chrono::steady_clock::now();
+  const FrozenThreads front(seined.pid(), "front");
+  ASSERT_EQ(front.size(), 2u);
+  front.Reap();
+  EXPECT_EQ(seined.Wait(), 4);  // exit code: no answer to its own calls
+  EXPECT_GT(Seconds(start), 2.0);
+  EXPECT_LT(Seconds(start), 12.0);  // --watchdog 4, and a second for the last lines
 }
 
 TEST_F(StuckLogTest, LostLinesAreSaidOnceStderrIsReadAgain) {
