@@ -353,6 +353,16 @@ PARTS = {
         asked=True,
         rows=rows.answer,
     ),
+    "answersavx2": Part(
+        "The same answers behind 8,000 tokens where llama.cpp and Seine have AVX2 and no more",
+        tuple(f"./dev llama --avx2 --whole --cells 8000 --steps 256 --prompt {prompt}" for prompt in ("exact", "sparse")),
+        c.ANSWER,
+        ("cells", "prompt"),
+        18,
+        quiet=True,
+        asked=True,
+        rows=rows.answer,
+    ),
     "llama": Part(
         "llama.cpp decodes SmolLM2-135M by itself and through Seine, two threads, three texts",
         one("./dev llama --cells 1500,4000,7900 --steps 24"),

@@ -25,6 +25,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --steps N        tokens decoded of each text at each (default: $STEPS)
   --top-k N,N,...  tokens chosen a query head (default: SEINE_TOP_K)
   --threads N      (default: 2)
+  --avx2           as on a processor with AVX2 and no more: a llama.cpp and a plug-in of their own, and SEINE_SIMD=AVX2
   --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
   --repeat N       read N tokens of one text and copy their cells until there are enough: times alone
   --prompts N      time to the first token alone, over N pairs of contexts at each length
@@ -55,6 +56,7 @@ die() {
 }
 
 model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0 weights_given=0
+native=ON target=''
 more=()
 while (($# > 0)); do
   case $1 in
@@ -65,6 +67,7 @@ while (($# > 0)); do
   --server) server=1 && shift && continue ;;
   --python) python=1 && shift && continue ;;
   --random) random=1 && shift && continue ;;
+  --avx2) native=OFF target=-avx2 && export SEINE_SIMD=AVX2 && shift && continue ;; # ggml's default where it is not native
   --whole) more+=("$1") && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
@@ -107,10 +110,10 @@ if [[ -z $model ]]; then
   export SEINE_PROFILE=${SEINE_PROFILE-bench/data/smollm2-135m.profile.safetensors}
 fi
 
-libraries=$BUILD/llama.cpp
+libraries=$BUILD/llama.cpp$target plugin=$BUILD/seine$target
 build_llama_cpp() { # ON or OFF: whether with what its programs need; TARGET...
   echo "llama: building ${*:2} of llama.cpp in $libraries" >&2
-  cmake -S "$sources" -B "$libraries" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
+  cmake -S "$sources" -B "$libraries" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE="$native" \
     -DLLAMA_BUILD_COMMON="$1" -DLLAMA_BUILD_TOOLS="$1" -DLLAMA_BUILD_SERVER="$1" -DLLAMA_BUILD_EXAMPLES=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF \
     -DLLAMA_CURL=OFF >"$BUILD/llama.cpp.log" 2>&1 || die "configuring llama.cpp failed: $BUILD/llama.cpp.log"
@@ -129,18 +132,18 @@ if ((test)); then
   fi
   exec env -u SEINE_PROFILE ctest --test-dir "build/$preset/engines/llama.cpp" --output-on-failure
 fi
-echo "llama: building the plug-in in $BUILD/seine" >&2
+echo "llama: building the plug-in in $plugin" >&2
 targets=(ggml-seine seine-llama-bench) service=OFF
 # What was built once is kept up to date: the two libraries must be of one build.
-if ((remote == 1)) || [[ -f $BUILD/seine/bin/libggml-seine-remote.so ]]; then
+if ((remote == 1)) || [[ -f $plugin/bin/libggml-seine-remote.so ]]; then
   targets+=(ggml-seine-remote seine-long-decode seined seine) service=ON
 fi
-cmake -S . -B "$BUILD/seine" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE="$service" -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
+cmake -S . -B "$plugin" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSEINE_SERVICE="$service" -DSEINE_TESTS=OFF -DSEINE_BENCH=OFF \
   -DSEINE_CUDA=OFF -DSEINE_INSTALL=OFF -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" \
   >"$BUILD/seine.log" 2>&1 || die "configuring the plug-in failed: $BUILD/seine.log"
-cmake --build "$BUILD/seine" --target "${targets[@]}" >>"$BUILD/seine.log" 2>&1 ||
+cmake --build "$plugin" --target "${targets[@]}" >>"$BUILD/seine.log" 2>&1 ||
   die "building the plug-in failed: $BUILD/seine.log"
-echo "llama: $BUILD/seine/bin/libggml-seine.so" >&2
+echo "llama: $plugin/bin/libggml-seine.so" >&2
 ((build_only == 0)) || exit 0
 if ((server == 1)); then
   # In f32: llama.cpp rounds the activations of other types, so that its own tokens vary with its number of threads.
@@ -170,11 +173,11 @@ if ((random)); then
   profile=${model%.gguf}.profile.safetensors
   if [[ ! -f $profile ]]; then
     echo "llama: measuring $profile" >&2
-    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=2048 "$BUILD/seine/bin/seine-llama-bench" \
+    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=2048 "$plugin/bin/seine-llama-bench" \
       --model "$model" --random --weights "$WEIGHTS" --cells 2048 --steps 1 >"$BUILD/calibrate.log" ||
       die "no profile was measured: $BUILD/calibrate.log"
   fi
   export SEINE_PROFILE=$profile
 fi
-exec "$BUILD/seine/bin/seine-llama-bench" --model "$model" --text "$texts" --cells "$CELLS" --steps "$STEPS" -o "$FORMAT" \
+exec "$plugin/bin/seine-llama-bench" --model "$model" --text "$texts" --cells "$CELLS" --steps "$STEPS" -o "$FORMAT" \
   ${more[@]+"${more[@]}"}
