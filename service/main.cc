@@ -39,7 +39,7 @@
 #include "service/process/watchdog.h"
 #include "service/server.h"
 #include "service/snapshots/exit_snapshots.h"
-#include "service/snapshots/far_folder.h"
+#include "service/snapshots/files/far_folder.h"
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/descriptors.h"
 

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
-#include "bench/measures/parallel.h"
+#include "bench/machine/parallel.h"
 
 namespace seine::bench {
 namespace {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <limits>
 
-#include "bench/measures/parallel.h"
+#include "bench/machine/parallel.h"
 #include "bench/measures/recall.h"
 #include "bench/methods/truth.h"
 #include "kernels/ops/select/select.h"

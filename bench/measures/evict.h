@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "bench/measures/bandwidth.h"
+#include "bench/machine/bandwidth.h"
 #include "index/eviction/budget.h"
 #include "index/scorers/scorer.h"
 #include "profile/filters.h"

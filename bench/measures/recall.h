@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "bench/measures/bandwidth.h"
+#include "bench/machine/bandwidth.h"
 #include "bench/methods/method.h"
 
 namespace seine::bench {

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/layer_data.h"
-#include "bench/measures/bandwidth.h"
+#include "bench/machine/bandwidth.h"
 #include "index/config.h"
 
 namespace seine::bench {

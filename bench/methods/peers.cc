@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "bench/measures/bandwidth.h"
+#include "bench/machine/bandwidth.h"
 #include "profile/io/json.h"
 
 namespace seine::bench {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "bench/measures/parallel.h"
+#include "bench/machine/parallel.h"
 
 namespace seine::bench {
 namespace {

@@ -3,7 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "client/client.h"
 #include "client/convert/convert.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine::python {
 namespace {

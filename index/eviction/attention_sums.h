@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/scorers/scorer.h"
-#include "index/sequence/cow_ptr.h"
+#include "index/storage/cow_ptr.h"
 #include "index/storage/memory.h"
 #include "kernels/host.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "index/retrieval/transforms.h"
-#include "index/sequence/piece_list.h"
+#include "index/storage/piece_list.h"
 #include "index/storage/slab_pool.h"
 #include "kernels/backend.h"
 #include "kernels/codecs/code.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "index/sequence/piece_list.h"
+#include "index/storage/piece_list.h"
 #include "kernels/types.h"
 
 namespace seine {

@@ -11,7 +11,7 @@
 
 namespace seine {
 
-// Levels of lists and objects that a text may nest, whatever it is: JSON here, YAML in service/config/yaml_file.h. What
+// Levels of lists and objects that a text may nest, whatever it is: JSON here, YAML in service/fields/yaml_file.h. What
 // we read needs six.
 inline constexpr int kMaxNesting = 64;
 

@@ -12,9 +12,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "index/types.h"
 #include "service/access/wrong_setting.h"
-#include "service/calls/validate.h"
-#include "service/config/yaml_file.h"
+#include "service/fields/names.h"
+#include "service/fields/yaml_file.h"
 
 namespace seine {
 namespace {

@@ -7,9 +7,9 @@
 #include "profile/spelling.h"
 #include "service/access/credentials.h"
 #include "service/access/wrong_setting.h"
-#include "service/calls/error.h"
-#include "service/config/bytes.h"
-#include "service/config/yaml_file.h"
+#include "service/fields/bytes.h"
+#include "service/fields/error.h"
+#include "service/fields/yaml_file.h"
 
 namespace seine {
 namespace {

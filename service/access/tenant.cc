@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "service/forwarding_backend.h"
+#include "service/backends/forwarding_backend.h"
 
 namespace seine {
 namespace {

@@ -22,8 +22,8 @@
 #include "seine/v1/shared_memory_service.pb.h"
 #include "seine/v1/subspace_service.pb.h"
 #include "service/access/caller.h"
+#include "service/calls/convert/validate.h"
 #include "service/calls/retriever.h"
-#include "service/calls/validate.h"
 #include "service/core.h"
 
 namespace seine {

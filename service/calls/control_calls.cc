@@ -9,9 +9,10 @@
 #include "profile/profile.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/calls/convert/validate.h"
 #include "service/families/kept_families.h"
+#include "service/fields/error.h"
+#include "service/fields/names.h"
 #include "service/snapshots/exit_snapshots.h"
 
 namespace seine {

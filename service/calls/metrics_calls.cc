@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/access/caller.h"
 #include "service/calls/calls.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

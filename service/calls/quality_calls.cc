@@ -3,7 +3,7 @@
 
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

@@ -12,8 +12,8 @@
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/eviction.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/calls/convert/validate.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

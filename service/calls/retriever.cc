@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/calls/convert/validate.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

@@ -14,7 +14,6 @@
 #include "absl/strings/strip.h"
 #include "profile/spelling.h"
 #include "service/calls/convert/convert.h"
-#include "service/calls/error.h"
 #include "service/catalog.h"
 #include "service/config/access_settings.h"
 #include "service/config/idle_settings.h"
@@ -23,6 +22,7 @@
 #include "service/config/quality_settings.h"
 #include "service/config/snapshot_settings.h"
 #include "service/config/yaml_message.h"
+#include "service/fields/error.h"
 #include "service/transport/sockets/address.h"
 
 namespace seine {

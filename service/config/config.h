@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "seine/v1/index_service.pb.h"
-#include "service/config/bytes.h"
+#include "service/fields/bytes.h"
 #include "service/server.h"
 
 namespace seine {

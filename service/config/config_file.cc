@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
 #include "service/config/config.h"
-#include "service/config/yaml_file.h"
 #include "service/config/yaml_message.h"
+#include "service/fields/error.h"
+#include "service/fields/yaml_file.h"
 
 namespace seine {
 namespace {

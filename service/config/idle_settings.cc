@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "service/config/bytes.h"
 #include "service/config/optional_text.h"
+#include "service/fields/bytes.h"
 
 namespace seine {
 namespace {

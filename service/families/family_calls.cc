@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/calls/calls.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
 #include "service/families/kept_families.h"
+#include "service/fields/error.h"
+#include "service/fields/names.h"
 
 namespace seine {
 namespace {

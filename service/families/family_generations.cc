@@ -3,9 +3,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
 #include "service/families/family_names.h"
 #include "service/families/sequence_families.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

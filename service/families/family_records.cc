@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "index/snapshot/snapshot_file.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

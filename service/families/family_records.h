@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "index/snapshot/file_ops.h"
 #include "service/families/family_record.h"
-#include "service/snapshots/snapshot_folder.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 

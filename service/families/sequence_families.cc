@@ -7,8 +7,8 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "service/calls/error.h"
 #include "service/families/family_names.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "service/config/bytes.h"
+#include "service/fields/bytes.h"
 
 namespace seine {
 namespace {

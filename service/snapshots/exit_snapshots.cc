@@ -12,8 +12,8 @@
 #include "index/snapshot/snapshot_file.h"
 #include "kernels/stop.h"
 #include "service/access/tenant.h"
-#include "service/config/bytes.h"
 #include "service/families/kept_families.h"
+#include "service/fields/bytes.h"
 #include "service/snapshots/exit_file.h"
 
 namespace seine {

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/yield.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "kernels/stop.h"
 #include "service/access/presented.h"
-#include "service/calls/error.h"
 #include "service/core.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

@@ -3,7 +3,7 @@
 
 #include <regex>
 
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 #include "tests/service/contract/contract.h"
 
 namespace seine::test {

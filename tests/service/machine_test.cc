@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "service/server.h"
-#include "service/snapshots/far_folder.h"
+#include "service/snapshots/files/far_folder.h"
 
 namespace seine {
 namespace {

@@ -21,11 +21,12 @@
 #include "service/access/credentials.h"
 #include "service/calls/announcing_moment.h"
 #include "service/calls/convert/convert.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/calls/convert/validate.h"
 #include "service/config/config.h"
+#include "service/fields/error.h"
+#include "service/fields/names.h"
 #include "service/scheduling/executor.h"
-#include "service/snapshots/snapshot_folder.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "service/transport/sockets/address.h"
 
 namespace seine {

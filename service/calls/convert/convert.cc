@@ -11,7 +11,7 @@
 #include "service/calls/convert/eviction.h"
 #include "service/calls/convert/subspace.h"
 #include "service/calls/convert/wire_enum.h"
-#include "service/calls/validate.h"
+#include "service/fields/names.h"
 
 namespace seine {
 namespace {

@@ -15,8 +15,8 @@
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
-#include "service/calls/error.h"
-#include "service/config/profiles.h"
+#include "service/fields/error.h"
+#include "service/profiles.h"
 
 namespace seine {
 

@@ -11,7 +11,7 @@
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/eviction_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
-#include "service/config/profiles.h"
+#include "service/profiles.h"
 
 namespace seine {
 

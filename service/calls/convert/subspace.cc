@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/calls/convert/validate.h"
 #include "service/calls/convert/wire_enum.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

@@ -10,7 +10,7 @@
 #include "index/subspace/calibrate.h"
 #include "seine/v1/subspace.pb.h"
 #include "seine/v1/subspace_service.pb.h"
-#include "service/config/profiles.h"
+#include "service/profiles.h"
 
 namespace seine {
 

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/channel/memory.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

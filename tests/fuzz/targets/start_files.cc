@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "profile/io/json.h"
-#include "service/calls/validate.h"
+#include "service/fields/names.h"
 #include "tests/fuzz/mutate/steps.h"
 #include "tests/fuzz/targets/targets.h"
 #include "tests/service/families/kept_server.h"

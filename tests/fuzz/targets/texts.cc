@@ -12,8 +12,8 @@
 #include "profile/rope.h"
 #include "profile/spelling.h"
 #include "service/access/credentials.h"
-#include "service/calls/error.h"
 #include "service/config/config.h"
+#include "service/fields/error.h"
 #include "service/transport/sockets/address.h"
 #include "tests/fuzz/targets/targets.h"
 

@@ -1,5 +1,5 @@
 // Growth, copy-on-write and failure of piece lists, and the counting of their memory.
-#include "index/sequence/piece_list.h"
+#include "index/storage/piece_list.h"
 
 #include <gtest/gtest.h>
 

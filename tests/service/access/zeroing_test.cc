@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "service/backends/forwarding_backend.h"
 #include "service/calls/calls.h"
-#include "service/forwarding_backend.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

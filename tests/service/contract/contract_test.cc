@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 #include "tests/service/contract/contract.h"
 
 namespace seine::test {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 #include "tests/index/test_util.h"
 #include "tests/service/contract/contract.h"
 

@@ -165,7 +165,10 @@ TEST_F(ReadTurnsTest, OtherDescriptorsAndOtherEnginesAreLeftAlone) {
   EXPECT_EQ(Read(), 64 << 10);  // and the rest behind the one time that it is told to be empty
   EXPECT_EQ(Read(), -1);
   Wait(ends_[0], POLLIN, 1000);
+  EXPECT_EQ(shutdown(ends_[1], SHUT_WR), 0);
   EXPECT_EQ(Read(), kBytes - (64 << 10));
+  Wait(ends_[0], POLLIN, 1000);
+  EXPECT_EQ(Read(), 0);  // the end is not lost, nor what came before it
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What one core of this machine, or several, can read from memory, and a way to make it forget what it has read.
-#ifndef SEINE_BENCH_MEASURES_BANDWIDTH_H_
-#define SEINE_BENCH_MEASURES_BANDWIDTH_H_
+#ifndef SEINE_BENCH_MACHINE_BANDWIDTH_H_
+#define SEINE_BENCH_MACHINE_BANDWIDTH_H_
 
 #include <cstddef>
 
@@ -37,4 +37,4 @@ class MemoryProbe {
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_MEASURES_BANDWIDTH_H_
+#endif  // SEINE_BENCH_MACHINE_BANDWIDTH_H_

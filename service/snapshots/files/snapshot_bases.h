@@ -1,7 +1,7 @@
 // Bases that a server keeps between two snapshots of a family: of those that it has written, and of those that it has
 // read and that are not there yet. Each ends by itself.
-#ifndef SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_BASES_H_
-#define SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_BASES_H_
+#ifndef SEINE_SERVICE_SNAPSHOTS_FILES_SNAPSHOT_BASES_H_
+#define SEINE_SERVICE_SNAPSHOTS_FILES_SNAPSHOT_BASES_H_
 
 #include <chrono>
 #include <cstdint>
@@ -88,4 +88,4 @@ class SnapshotBases {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_BASES_H_
+#endif  // SEINE_SERVICE_SNAPSHOTS_FILES_SNAPSHOT_BASES_H_

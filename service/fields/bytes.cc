@@ -1,4 +1,4 @@
-#include "service/config/bytes.h"
+#include "service/fields/bytes.h"
 
 #include <map>
 

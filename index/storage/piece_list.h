@@ -7,8 +7,8 @@
 //   list.Plan(begin, end, keep, &staging);    // what must be made: new pieces, larger ones, own copies of shared ones
 //   if (!staging.Allocate(&ledger).ok()) ...  // admission, allocation, copies; nothing has changed yet
 //   staging.Install();                        // cannot fail; [begin, end) may now be written
-#ifndef SEINE_INDEX_SEQUENCE_PIECE_LIST_H_
-#define SEINE_INDEX_SEQUENCE_PIECE_LIST_H_
+#ifndef SEINE_INDEX_STORAGE_PIECE_LIST_H_
+#define SEINE_INDEX_STORAGE_PIECE_LIST_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "index/sequence/cow_ptr.h"
+#include "index/storage/cow_ptr.h"
 #include "index/storage/memory.h"
 
 namespace seine {
@@ -130,4 +130,4 @@ class PieceList {
 
 }  // namespace seine
 
-#endif  // SEINE_INDEX_SEQUENCE_PIECE_LIST_H_
+#endif  // SEINE_INDEX_STORAGE_PIECE_LIST_H_

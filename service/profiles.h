@@ -3,8 +3,8 @@
 // Q-Filters of models lie beside them: NAME.filters.safetensors.
 //
 // Thread safety: every method may be called from any thread.
-#ifndef SEINE_SERVICE_CONFIG_PROFILES_H_
-#define SEINE_SERVICE_CONFIG_PROFILES_H_
+#ifndef SEINE_SERVICE_PROFILES_H_
+#define SEINE_SERVICE_PROFILES_H_
 
 #include <map>
 #include <memory>
@@ -66,4 +66,4 @@ class Profiles {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CONFIG_PROFILES_H_
+#endif  // SEINE_SERVICE_PROFILES_H_

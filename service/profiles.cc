@@ -1,4 +1,4 @@
-#include "service/config/profiles.h"
+#include "service/profiles.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/fields/error.h"
+#include "service/fields/names.h"
 
 namespace seine {
 namespace {

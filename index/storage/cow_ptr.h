@@ -1,6 +1,6 @@
 // Shared ownership that knows when it is the only one: what sequences share until one of them writes.
-#ifndef SEINE_INDEX_SEQUENCE_COW_PTR_H_
-#define SEINE_INDEX_SEQUENCE_COW_PTR_H_
+#ifndef SEINE_INDEX_STORAGE_COW_PTR_H_
+#define SEINE_INDEX_STORAGE_COW_PTR_H_
 
 #include <atomic>
 #include <utility>
@@ -45,4 +45,4 @@ class CowPtr {
 
 }  // namespace seine
 
-#endif  // SEINE_INDEX_SEQUENCE_COW_PTR_H_
+#endif  // SEINE_INDEX_STORAGE_COW_PTR_H_

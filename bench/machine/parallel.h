@@ -1,6 +1,6 @@
 // A loop over independent pieces on every core, for the untimed parts of a bench.
-#ifndef SEINE_BENCH_MEASURES_PARALLEL_H_
-#define SEINE_BENCH_MEASURES_PARALLEL_H_
+#ifndef SEINE_BENCH_MACHINE_PARALLEL_H_
+#define SEINE_BENCH_MACHINE_PARALLEL_H_
 
 #include <algorithm>
 #include <atomic>
@@ -28,4 +28,4 @@ void ParallelFor(int64_t count, const Body& body) {
 
 }  // namespace seine::bench
 
-#endif  // SEINE_BENCH_MEASURES_PARALLEL_H_
+#endif  // SEINE_BENCH_MACHINE_PARALLEL_H_

@@ -1,4 +1,4 @@
-#include "service/snapshots/snapshot_folder.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -15,8 +15,8 @@
 #include "absl/strings/strip.h"
 #include "index/snapshot/snapshot_file.h"
 #include "service/access/wrong_setting.h"
-#include "service/calls/error.h"
-#include "service/calls/validate.h"
+#include "service/fields/error.h"
+#include "service/fields/names.h"
 
 namespace seine {
 namespace {

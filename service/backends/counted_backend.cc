@@ -1,8 +1,8 @@
-#include "service/metrics/counted_backend.h"
+#include "service/backends/counted_backend.h"
 
 #include <utility>
 
-#include "service/forwarding_backend.h"
+#include "service/backends/forwarding_backend.h"
 
 namespace seine {
 namespace {

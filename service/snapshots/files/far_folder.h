@@ -1,6 +1,6 @@
 // Whether a folder lies on a file system that is not this machine's own.
-#ifndef SEINE_SERVICE_SNAPSHOTS_FAR_FOLDER_H_
-#define SEINE_SERVICE_SNAPSHOTS_FAR_FOLDER_H_
+#ifndef SEINE_SERVICE_SNAPSHOTS_FILES_FAR_FOLDER_H_
+#define SEINE_SERVICE_SNAPSHOTS_FILES_FAR_FOLDER_H_
 
 #include <cstdint>
 #include <functional>
@@ -21,4 +21,4 @@ std::string FarFolder(const std::string& key, const std::string& folder,
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_SNAPSHOTS_FAR_FOLDER_H_
+#endif  // SEINE_SERVICE_SNAPSHOTS_FILES_FAR_FOLDER_H_

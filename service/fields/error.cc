@@ -1,4 +1,4 @@
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 #include <algorithm>
 #include <cstdint>

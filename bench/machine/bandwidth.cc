@@ -1,5 +1,5 @@
 // See bandwidth.h.
-#include "bench/measures/bandwidth.h"
+#include "bench/machine/bandwidth.h"
 
 #include <algorithm>
 #include <chrono>

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "index/sequence/piece_list.h"
 #include "index/snapshot/state_reader.h"
 #include "index/snapshot/state_writer.h"
+#include "index/storage/piece_list.h"
 
 namespace seine {
 

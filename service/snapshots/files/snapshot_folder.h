@@ -10,8 +10,8 @@
 //   .../lock                              held while the server runs
 //
 // A link to a folder or a file is that folder or file, in writing and in reading.
-#ifndef SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_FOLDER_H_
-#define SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_FOLDER_H_
+#ifndef SEINE_SERVICE_SNAPSHOTS_FILES_SNAPSHOT_FOLDER_H_
+#define SEINE_SERVICE_SNAPSHOTS_FILES_SNAPSHOT_FOLDER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -100,4 +100,4 @@ absl::Status MakeFolder(const std::string& folder);
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_SNAPSHOTS_SNAPSHOT_FOLDER_H_
+#endif  // SEINE_SERVICE_SNAPSHOTS_FILES_SNAPSHOT_FOLDER_H_

@@ -1,6 +1,6 @@
 // Sizes as people write them.
-#ifndef SEINE_SERVICE_CONFIG_BYTES_H_
-#define SEINE_SERVICE_CONFIG_BYTES_H_
+#ifndef SEINE_SERVICE_FIELDS_BYTES_H_
+#define SEINE_SERVICE_FIELDS_BYTES_H_
 
 #include <cstdint>
 #include <string>
@@ -15,4 +15,4 @@ std::string FormatBytes(int64_t bytes);
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CONFIG_BYTES_H_
+#endif  // SEINE_SERVICE_FIELDS_BYTES_H_

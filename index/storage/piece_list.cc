@@ -1,5 +1,5 @@
 // Growth and copy-on-write of piece lists.
-#include "index/sequence/piece_list.h"
+#include "index/storage/piece_list.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "service/snapshots/exit_files.h"
+#include "service/snapshots/files/exit_files.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "service/snapshots/snapshot_folder.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 namespace {

@@ -1,4 +1,4 @@
-#include "service/snapshots/far_folder.h"
+#include "service/snapshots/files/far_folder.h"
 
 #include <sys/vfs.h>
 

@@ -1,6 +1,6 @@
 // A backend whose every operation is another's: the base of those that change a few of them.
-#ifndef SEINE_SERVICE_FORWARDING_BACKEND_H_
-#define SEINE_SERVICE_FORWARDING_BACKEND_H_
+#ifndef SEINE_SERVICE_BACKENDS_FORWARDING_BACKEND_H_
+#define SEINE_SERVICE_BACKENDS_FORWARDING_BACKEND_H_
 
 #include <memory>
 #include <string>
@@ -45,4 +45,4 @@ class ForwardingBackend : public Backend {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_FORWARDING_BACKEND_H_
+#endif  // SEINE_SERVICE_BACKENDS_FORWARDING_BACKEND_H_

@@ -7,8 +7,8 @@
 //
 // NAME.snapshot.replaced holds sequences that a client has made anew while the file was passed over. It is named at
 // each start, and restored no more: a user who deletes the newer sequence does not get the older one back.
-#ifndef SEINE_SERVICE_SNAPSHOTS_EXIT_FILES_H_
-#define SEINE_SERVICE_SNAPSHOTS_EXIT_FILES_H_
+#ifndef SEINE_SERVICE_SNAPSHOTS_FILES_EXIT_FILES_H_
+#define SEINE_SERVICE_SNAPSHOTS_FILES_EXIT_FILES_H_
 
 #include <cstdint>
 #include <map>
@@ -117,4 +117,4 @@ class ExitFiles {
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_SNAPSHOTS_EXIT_FILES_H_
+#endif  // SEINE_SERVICE_SNAPSHOTS_FILES_EXIT_FILES_H_

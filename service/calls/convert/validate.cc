@@ -1,17 +1,16 @@
-#include "service/calls/validate.h"
+#include "service/calls/convert/validate.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "index/storage/to_floats.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/wire_enum.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {
@@ -128,20 +127,6 @@ absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor
   if (tensor.dtype() != v1::D_TYPE_INT32) return DTypeMismatch(tensor, "D_TYPE_INT32", field);
   // std::string's bytes are aligned for any scalar: heap blocks to 16, the in-place buffer to 8.
   return absl::MakeConstSpan(reinterpret_cast<const int32_t*>(tensor.raw().data()), tensor.shape(0));
-}
-
-absl::Status CheckName(absl::string_view name, absl::string_view field) {
-  const bool legal = std::all_of(name.begin(), name.end(),
-                                 [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-'; });
-  if (!name.empty() && name.size() <= kMaxNameLength && legal) return absl::OkStatus();
-  return FieldError("BAD_NAME", field,
-                    absl::StrCat("expected 1 to ", kMaxNameLength, " letters, digits, '.', '_' or '-'"));
-}
-
-absl::Status CheckId(absl::string_view id, absl::string_view field) {
-  if (IsSequenceId(id)) return absl::OkStatus();
-  return FieldError("BAD_ID", field,
-                    absl::StrCat("expected 1 to ", kMaxIdLength, " printable characters without spaces"));
 }
 
 }  // namespace seine

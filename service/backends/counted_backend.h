@@ -1,7 +1,7 @@
 // A backend that counts how long encoding and projection take, and the updates of learnt bases; all else is another
 // backend's.
-#ifndef SEINE_SERVICE_METRICS_COUNTED_BACKEND_H_
-#define SEINE_SERVICE_METRICS_COUNTED_BACKEND_H_
+#ifndef SEINE_SERVICE_BACKENDS_COUNTED_BACKEND_H_
+#define SEINE_SERVICE_BACKENDS_COUNTED_BACKEND_H_
 
 #include <memory>
 
@@ -15,4 +15,4 @@ std::unique_ptr<Backend> WithCounts(std::unique_ptr<Backend> backend, std::share
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_METRICS_COUNTED_BACKEND_H_
+#endif  // SEINE_SERVICE_BACKENDS_COUNTED_BACKEND_H_

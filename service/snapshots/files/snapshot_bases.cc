@@ -1,11 +1,11 @@
-#include "service/snapshots/snapshot_bases.h"
+#include "service/snapshots/files/snapshot_bases.h"
 
 #include <algorithm>
 #include <random>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

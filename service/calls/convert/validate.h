@@ -1,8 +1,8 @@
 // Checks of what a request carries, before anything is allocated or changed: tensors against the index's geometry,
 // handles, positions. Views point into the request's bytes; only queries that are not fp32 are converted, into a given
 // scratch. Errors name the field by its path in the request ("item.keys.shape") and say what was expected.
-#ifndef SEINE_SERVICE_CALLS_VALIDATE_H_
-#define SEINE_SERVICE_CALLS_VALIDATE_H_
+#ifndef SEINE_SERVICE_CALLS_CONVERT_VALIDATE_H_
+#define SEINE_SERVICE_CALLS_CONVERT_VALIDATE_H_
 
 #include <initializer_list>
 #include <string>
@@ -60,10 +60,6 @@ absl::Status PositionSets(const v1::Tensor& tensor, absl::string_view field, std
 // Positions [count] as int32, in place.
 absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field);
 
-// Names: letters, digits, '.', '_', '-', not empty. Ids: as index.h has them.
-absl::Status CheckName(absl::string_view name, absl::string_view field);
-absl::Status CheckId(absl::string_view id, absl::string_view field);
-
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CALLS_VALIDATE_H_
+#endif  // SEINE_SERVICE_CALLS_CONVERT_VALIDATE_H_

@@ -1,4 +1,4 @@
-#include "service/config/yaml_file.h"
+#include "service/fields/yaml_file.h"
 
 #include <yaml-cpp/eventhandler.h>
 
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "profile/io/file.h"
 #include "profile/io/json.h"
-#include "service/calls/error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 namespace {

@@ -1,8 +1,8 @@
 // Errors of the service: an absl::Status whose payloads are the google.rpc details (ErrorInfo, BadRequest, RetryInfo)
 // that travel in the grpc-status-details-bin trailer or inside an answer. The message opens with the wrong field of the
 // request.
-#ifndef SEINE_SERVICE_CALLS_ERROR_H_
-#define SEINE_SERVICE_CALLS_ERROR_H_
+#ifndef SEINE_SERVICE_FIELDS_ERROR_H_
+#define SEINE_SERVICE_FIELDS_ERROR_H_
 
 #include <cstdint>
 #include <string>
@@ -49,4 +49,4 @@ void ToProto(const absl::Status& status, v1::Status* out);
 
 }  // namespace seine
 
-#endif  // SEINE_SERVICE_CALLS_ERROR_H_
+#endif  // SEINE_SERVICE_FIELDS_ERROR_H_
