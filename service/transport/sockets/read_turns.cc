@@ -111,10 +111,11 @@ void TakeTurns(int connection) {
 
 }  // namespace seine
 
-// By their symbols: the names themselves are those of inline functions where a build checks its calls.
+// By their symbols, for libraries to find: the names themselves are those of inline functions where a build checks its
+// calls.
 extern "C" {
-ssize_t SeineRecvmsg(int socket, msghdr* message, int flags) __asm__("recvmsg");
-int SeinePoll(pollfd* waiting, nfds_t count, int timeout) __asm__("poll");
+__attribute__((visibility("default"))) ssize_t SeineRecvmsg(int socket, msghdr* message, int flags) __asm__("recvmsg");
+__attribute__((visibility("default"))) int SeinePoll(pollfd* waiting, nfds_t count, int timeout) __asm__("poll");
 
 ssize_t SeineRecvmsg(int socket, msghdr* message, int flags) {
   static const auto real = reinterpret_cast<seine::Recvmsg>(dlsym(RTLD_NEXT, "recvmsg"));

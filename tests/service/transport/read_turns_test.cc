@@ -1,6 +1,7 @@
 // Turns at reading: what gRPC's reader sees of a connection whose client never pauses, and of one that does.
 #include "service/transport/sockets/read_turns.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -87,6 +88,16 @@ class ReadTurnsTest : public testing::Test {
   std::atomic<bool> stop_{false};
   std::thread writer_;
 };
+
+// libgrpc.so is to call ours, not libc's.
+TEST_F(ReadTurnsTest, LibrariesFindTheProgramsOwnCalls) {
+  Dl_info ours{}, found{};
+  ASSERT_NE(dladdr(reinterpret_cast<const void*>(&TakeTurns), &ours), 0);
+  for (const char* name : {"recvmsg", "poll"}) {
+    ASSERT_NE(dladdr(dlsym(RTLD_DEFAULT, name), &found), 0) << name;
+    EXPECT_STREQ(found.dli_fname, ours.dli_fname) << name;
+  }
+}
 
 TEST_F(ReadTurnsTest, AFloodIsFoundEmptyAgainAndAgain) {
   TakeTurns(ends_[0]);
