@@ -34,14 +34,18 @@ int64_t CountOf(const std::string& output, const std::string& word) {
   return absl::SimpleAtoi(rest.substr(0, rest.find_first_of(" \n")), &count) ? count : 0;
 }
 
-// Where this thread, and what it starts from then on, may run. Nowhere else than before where there is one processor.
+// Where this thread, and what it starts, may run: on the first processor until UseOthers(), and from UseFirst() on.
+// Nothing changes where `apart` is false or there is one processor. The end gives all back.
 class Processors {
  public:
-  Processors() {
+  explicit Processors(bool apart) : apart_(apart) {
     CPU_ZERO(&all_);
     sched_getaffinity(0, sizeof(all_), &all_);
+    UseFirst();
   }
-  ~Processors() { sched_setaffinity(0, sizeof(all_), &all_); }
+  ~Processors() {
+    if (apart_) sched_setaffinity(0, sizeof(all_), &all_);
+  }
   void UseFirst() { Use(/*first=*/true); }
   void UseOthers() { Use(/*first=*/false); }
 
@@ -53,8 +57,9 @@ class Processors {
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (CPU_ISSET(cpu, &all_) && (seen++ == 0) == first) CPU_SET(cpu, &some);
     }
-    if (CPU_COUNT(&some) > 0) sched_setaffinity(0, sizeof(some), &some);
+    if (apart_ && CPU_COUNT(&some) > 0) sched_setaffinity(0, sizeof(some), &some);
   }
+  const bool apart_;
   cpu_set_t all_;
 };
 
@@ -62,10 +67,10 @@ class AttackRun {
  public:
   AttackRun(const Attack* attack, const RunOptions& options, Result* result)
       : attack_(attack),
-        apart_(attack != nullptr && attack->apart),
+        processors_(attack != nullptr && attack->apart),
         options_(options),
         result_(*result),
-        server_((UseFirst(), attack == nullptr) ? std::vector<std::string>() : attack->flags,
+        server_(attack == nullptr ? std::vector<std::string>() : attack->flags,
                 attack == nullptr ? 0 : attack->descriptors, /*grace=*/2, options.transport) {}
 
   void Run() {
@@ -89,22 +94,19 @@ class AttackRun {
   }
 
  private:
-  void UseFirst() {
-    if (apart_) processors_.UseFirst();
-  }
   void Failed(const std::string& what) {
     ++result_.crashes;
     result_.Note(what);
   }
   void Begin() {
     if (attack_ == nullptr) return;
-    if (apart_) processors_.UseOthers();
+    processors_.UseOthers();
     attacker_ = std::make_unique<ChildProcess>(
         std::vector<std::string>{options_.self, "--attack", attack_->name, "--server", server_.endpoint().ToString(),
                                  "--metrics", server_.metrics(), "--seed", absl::StrCat(options_.seed), "--seconds",
                                  absl::StrCat(options_.seconds)},
         server_.folder(), "attack", 0, /*niceness=*/10);
-    UseFirst();
+    processors_.UseFirst();
     WaitForLine(*attacker_, "cases ", 20);
   }
   // Until the time is over and what is stated was made; six times as long at most, and a minute.
@@ -164,8 +166,7 @@ class AttackRun {
   }
 
   const Attack* const attack_;
-  const bool apart_;
-  Processors processors_;  // before the server, which starts on the first
+  Processors processors_;  // before the server, which starts there
   const RunOptions& options_;
   Result& result_;
   SoakedServer server_;
