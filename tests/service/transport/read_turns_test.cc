@@ -56,7 +56,7 @@ class ReadTurnsTest : public testing::Test {
     poll(&waiting, 1, milliseconds);
   }
   // One read into buffers of several sizes, as gRPC makes it. Checks that bytes come in their order.
-  ssize_t Read() {
+  ssize_t Read(bool checks = true) {
     iovec parts[3] = {
         {bytes_.data(), 1000}, {bytes_.data() + 1000, 8192}, {bytes_.data() + 9192, bytes_.size() - 9192}};
     msghdr message{};
@@ -65,7 +65,7 @@ class ReadTurnsTest : public testing::Test {
     const ssize_t got = recvmsg(ends_[0], &message, 0);
     EXPECT_EQ(message.msg_iovlen, 3u);
     EXPECT_EQ(parts[0].iov_len + parts[1].iov_len + parts[2].iov_len, bytes_.size());
-    for (ssize_t i = 0; i < got; ++i) {
+    for (ssize_t i = 0; checks && i < got; ++i) {
       if (bytes_[i] == next_++) continue;
       ADD_FAILURE() << "byte " << i << " of " << got;
       break;
@@ -133,7 +133,7 @@ TEST_F(ReadTurnsTest, LongMessagesAreReadInLongPieces) {
   int reads = 0;
   const auto end = Clock::now() + std::chrono::seconds(5);
   while (all < 32 << 20 && Clock::now() < end) {
-    const ssize_t got = Read();
+    const ssize_t got = Read(/*checks=*/false);  // which takes long under sanitizers
     if (got <= 0) {
       Wait(ends_[0], POLLIN, 1000);
       continue;
