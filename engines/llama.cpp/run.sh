@@ -85,6 +85,7 @@ while (($# > 0)); do
 done
 
 ((random || !weights_given)) || die "--weights are of the model that --random writes"
+((python == 0)) || [[ -z $target ]] || die "--python installs a llama.cpp of its own: not with --avx2"
 [[ $WEIGHTS =~ ^(q4_K|q4_0|q8_0)$ ]] || die "--weights $WEIGHTS: q4_K, q4_0 or q8_0"
 
 mkdir -p "$BUILD/fetched"
@@ -150,7 +151,8 @@ if ((server == 1)); then
   exact=$BUILD/$(basename "$model" .gguf).f32.gguf
   [[ -f $exact ]] || "$libraries/bin/llama-quantize" --allow-requantize "$model" "$exact" F32 >"$BUILD/quantize.log" 2>&1 ||
     die "making $exact failed: $BUILD/quantize.log"
-  exec python3 engines/llama.cpp/tests/server_test.py --model "$exact" --draft "$model"
+  exec python3 engines/llama.cpp/tests/server_test.py --model "$exact" --draft "$model" --server "$libraries/bin/llama-server" \
+    --plugin "$plugin/bin/libggml-seine.so"
 fi
 ((python == 0)) || exec python3 engines/llama.cpp/tests/readme_test.py --sources "${sources%/vendor/*}" --model "$model"
 
