@@ -3,19 +3,18 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "index/snapshot/section_hash.h"
 #include "index/types.h"
+#include "service/fields/checked_text.h"
 
 namespace seine {
 namespace {
 
-constexpr char kRecordTitle[] = "seine family ", kRecordVersion[] = "1", kRecordChecksum[] = "xxh3=";
+constexpr char kRecordTitle[] = "seine family ", kRecordVersion[] = "1";
 
 absl::Status DamagedRecord() { return absl::DataLossError("the record of a family is damaged"); }
 
@@ -35,37 +34,19 @@ std::string HeldLine(const FamilyHome& home) {
   return home.held.empty() ? "" : absl::StrCat("held=", absl::StrJoin(home.held, " "), "\n");
 }
 
-// Takes the checksum off, and checks it.
-bool TakeBody(absl::string_view* text) {
-  const size_t at = text->rfind(kRecordChecksum);
-  if (at == absl::string_view::npos) return false;
-  const absl::string_view body = text->substr(0, at);
-  const bool whole = text->substr(at) == absl::StrCat(kRecordChecksum, ChecksumOf(body), "\n");
-  *text = body;
-  return whole;
-}
-
 }  // namespace
-
-std::string ChecksumOf(absl::string_view text) {
-  SectionHash hash(0);
-  hash.Add(text.data(), static_cast<int64_t>(text.size()));
-  const Hash128 digest = hash.Digest();
-  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
-}
 
 std::string FileOfFamily(absl::string_view family) { return ChecksumOf(family); }
 
 std::string ToText(const FamilyRecord& record) {
-  const std::string body =
-      absl::StrCat(kRecordTitle, kRecordVersion, "\nfamily=", record.family, "\ngeneration=", record.home.generation,
-                   "\nnode=", record.home.node, "\naddress=", record.home.address,
-                   "\nuntil=", absl::ToUnixSeconds(record.until), "\n", HeldLine(record.home));
-  return absl::StrCat(body, kRecordChecksum, ChecksumOf(body), "\n");
+  return WithChecksum(absl::StrCat(kRecordTitle, kRecordVersion, "\nfamily=", record.family,
+                                   "\ngeneration=", record.home.generation, "\nnode=", record.home.node,
+                                   "\naddress=", record.home.address, "\nuntil=", absl::ToUnixSeconds(record.until),
+                                   "\n", HeldLine(record.home)));
 }
 
 absl::StatusOr<FamilyRecord> ParseFamilyRecord(absl::string_view text) {
-  if (!TakeBody(&text) || !absl::ConsumePrefix(&text, kRecordTitle)) return DamagedRecord();
+  if (!TakeChecksum(&text) || !absl::ConsumePrefix(&text, kRecordTitle)) return DamagedRecord();
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (lines[0] != kRecordVersion) return absl::FailedPreconditionError("the record of a family is of a newer build");
   std::map<absl::string_view, absl::string_view> values;

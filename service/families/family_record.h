@@ -25,8 +25,6 @@ absl::StatusOr<FamilyRecord> ParseFamilyRecord(absl::string_view text);
 
 // Returns the name of a family's file: 32 hexadecimal digits that follow from the family's name.
 std::string FileOfFamily(absl::string_view family);
-// Returns xxh3-128 of a text as 32 hexadecimal digits.
-std::string ChecksumOf(absl::string_view text);
 
 }  // namespace seine
 

@@ -1,15 +1,13 @@
 #include "service/families/family_records.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "index/snapshot/snapshot_file.h"
+#include "service/fields/checked_text.h"
 #include "service/fields/error.h"
 
 namespace seine {
@@ -18,19 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kRecordSuffix[] = ".family";
-
-std::optional<std::string> ReadRecordText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
-absl::Status WriteRecordText(const std::string& path, const std::string& text, FileOps* files) {
-  const auto write = [&](ByteSink* sink) {
-    return sink->Write(reinterpret_cast<const uint8_t*>(text.data()), static_cast<int64_t>(text.size()));
-  };
-  return WriteFile(path, write, files);
-}
 
 // A caller can do nothing about the server's folders: they are full, or they fail.
 absl::Status OfRecord(const absl::Status& status) {
@@ -52,7 +37,7 @@ std::vector<fs::path> RecordsIn(const std::string& folder) {
 }
 
 absl::StatusOr<FamilyRecord> ReadRecord(const fs::path& path) {
-  const std::optional<std::string> text = ReadRecordText(path.string());
+  const std::optional<std::string> text = ReadTextFile(path.string());
   if (!text.has_value()) return absl::UnavailableError("the record of a family cannot be read");
   absl::StatusOr<FamilyRecord> record = ParseFamilyRecord(*text);
   if (record.ok() && FileOfFamily(record->family) != path.stem().string()) {
@@ -99,12 +84,12 @@ absl::Status FamilyRecords::MakeFolderOf(const FamilyKey& key) {
 absl::Status FamilyRecords::Write(const FamilyKey& key, const FamilyRecord& record) {
   if (absl::Status s = MakeFolderOf(key); !s.ok()) return OfRecord(s);
   const std::string path = PathOf(key);
-  const std::optional<std::string> before = ReadRecordText(path);
-  const absl::Status written = WriteRecordText(path, ToText(record), &files_);
-  if (written.ok() || ReadRecordText(path) == before) return OfRecord(written);
+  const std::optional<std::string> before = ReadTextFile(path);
+  const absl::Status written = WriteTextFile(path, ToText(record), &files_);
+  if (written.ok() || ReadTextFile(path) == before) return OfRecord(written);
   // It is in place, and not known to last.
   if (before.has_value()) {
-    WriteRecordText(path, *before, &files_).IgnoreError();
+    WriteTextFile(path, *before, &files_).IgnoreError();
   } else {
     files_.Remove(path);
   }

@@ -1,7 +1,5 @@
 #include "service/families/kept_families.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <set>
 
@@ -53,9 +51,9 @@ void Forget(Core& core, const FamilyKey& key) {
 // What the end has written goes first: without the records it might bring back a family that has moved.
 void ForgetIndexFiles(Core& core, absl::string_view tenant, absl::string_view index) {
   if (core.family_records == nullptr) return;
-  const absl::StatusOr<std::vector<std::string>> paths = SnapshotsIn(core.snapshots->ExitFolder(tenant, index));
-  if (!paths.ok()) core.log.Failed(absl::StrCat("files of the deleted index ", index), paths.status());
-  for (const std::string& path : paths.value_or(std::vector<std::string>())) unlink(path.c_str());
+  if (absl::Status s = RemoveExitFiles(core.snapshots->ExitFolder(tenant, index), &core.exit_files.files()); !s.ok()) {
+    core.log.Failed(absl::StrCat("files of the deleted index ", index), s);
+  }
   core.exit_files.Forget({std::string(tenant), std::string(index)});
   core.family_records->RemoveIndex(tenant, index);
 }

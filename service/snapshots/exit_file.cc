@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -10,7 +11,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "index/snapshot/snapshot_file.h"
-#include "service/families/family_record.h"
+#include "service/families/sequence_families.h"
+#include "service/fields/checked_text.h"
+#include "service/snapshots/files/without_ids.h"
 
 namespace seine {
 namespace {
@@ -68,6 +71,21 @@ absl::StatusOr<Generations> ReadNotes(const std::string& path, int64_t* bytes) {
   return ParseLines(lines);
 }
 
+// Of what was restored, the sequences of these ids are there no more. ALREADY_EXISTS where no other is left.
+absl::Status LeaveOut(const std::set<DeletedId>& ids, Index* index, RestoreInfo* info) {
+  for (auto one = info->sequences.begin(); one != info->sequences.end();) {
+    if (!ids.contains({info->settings, one->handle.id})) {
+      ++one;
+      continue;
+    }
+    if (absl::Status s = index->DeleteSequence(one->handle); !s.ok()) return s;
+    one = info->sequences.erase(one);
+    ++info->left_out;
+  }
+  if (!info->sequences.empty()) return absl::OkStatus();
+  return absl::AlreadyExistsError("its sequences were deleted while it was passed over");
+}
+
 // A source without its last bytes.
 class ShorterSource : public ByteSource {
  public:
@@ -106,6 +124,8 @@ absl::StatusOr<RestoreInfo> RestoreExitFile(
   int64_t behind = 0;
   absl::StatusOr<Generations> notes = ReadNotes(path, &behind);
   if (!notes.ok()) return notes.status();
+  const absl::StatusOr<std::set<DeletedId>> without = ReadWithoutIds(path);
+  if (!without.ok()) return without.status();
   *generations = *std::move(notes);
   RestoreParams params;
   params.leave_out_taken = true;
@@ -119,7 +139,10 @@ absl::StatusOr<RestoreInfo> RestoreExitFile(
     return status;
   };
   ShorterSource snapshot(source->get(), behind);
-  return index->Restore(&snapshot, params);
+  absl::StatusOr<RestoreInfo> info = index->Restore(&snapshot, params);
+  if (!info.ok()) return info;
+  if (absl::Status s = LeaveOut(*without, index, &*info); !s.ok()) return s;
+  return info;
 }
 
 }  // namespace seine

@@ -26,8 +26,9 @@ absl::StatusOr<SnapshotInfo> WriteExitFile(const Index& index, const SequenceHan
                                            const std::function<uint64_t(absl::string_view family)>& generation_of,
                                            FileOps* files = &SystemFiles());
 
-// Restores it where `accept` agrees to every family with its generation, without sequences whose id is in use. Errors
-// as RestoreFromFile's and accept's; ALREADY_EXISTS where every id is in use.
+// Restores it where `accept` agrees to every family with its generation, without sequences whose id is in use, and
+// those that it gives no more (files/without_ids.h). To be called before others can see the index. Errors as
+// RestoreFromFile's and accept's; ALREADY_EXISTS where none is left.
 absl::StatusOr<RestoreInfo> RestoreExitFile(
     Index* index, const std::string& path,
     const std::function<absl::Status(absl::string_view family, uint64_t generation)>& accept, Generations* generations);

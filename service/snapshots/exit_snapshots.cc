@@ -1,7 +1,6 @@
 #include "service/snapshots/exit_snapshots.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <new>
 #include <optional>
 #include <set>
@@ -30,7 +29,7 @@ IndexRecords RecordsOf(const Core& core, const Index& index) {
 
 void PassOverFolder(Core* core, const ExitFiles::OfIndex& index, const std::string& folder, const absl::Status& why) {
   core->log.Failed(absl::StrCat("snapshots passed over: ", folder), why);
-  core->exit_files.PassOver({index.first, index.second, "", 0, PassedOver::kUnreadable});
+  core->exit_files.PassOverFolder(index);
 }
 
 // One family. A failure is counted and told, and others go on. A family that is here is no older than its record.
@@ -71,7 +70,7 @@ bool WriteIndex(Core* core, const Index& index) {
   if (!before.ok()) core->log.Failed(absl::StrCat("snapshot at the end: ", folder), before.status());
   const uint64_t end = BeginEnd(before.value_or(std::vector<ExitFile>()));
   const IndexRecords records = RecordsOf(*core, index);
-  std::set<std::string> written;
+  std::set<std::string> written, held;
   for (const SequenceHandle& handle : families) {
     const std::string family = core->exit_files.FamilyOf(key, handle.generation);
     const std::string path = ExitPath(folder, end, family);
@@ -79,12 +78,14 @@ bool WriteIndex(Core* core, const Index& index) {
     if (!info.ok()) continue;
     core->exit_files.Written(key, path, family, info->sequences);
     written.insert(path);
+    for (const SequenceInfo& one : info->sequences) held.insert(one.handle.id);
   }
   const bool all = written.size() == families.size();
-  if (all && !core->exit_files.AllWritten(key, written)) {
+  if (all && !core->exit_files.AllWritten(key, written, held)) {
     core->log.Failed(
         absl::StrCat("snapshot at the end: ", folder),
-        absl::UnavailableError("a file of a deleted family cannot be removed, so the family would be back"));
+        absl::UnavailableError("what was deleted since the start would be back: a file that has it cannot be "
+                               "removed, or its removal not written down"));
     return false;
   }
   if (all && core->family_records != nullptr && HoldsOnly(folder, written)) {
@@ -112,8 +113,7 @@ PassedOver ReasonOf(const absl::Status& status) {
 void PassOver(Core* core, const ExitFiles::OfIndex& index, const ExitFile& file, PassedOver reason,
               const absl::Status& why) {
   core->log.Failed(absl::StrCat("snapshot passed over: ", file.path, " (", FormatBytes(file.bytes), ")"), why);
-  core->exit_files.PassOver(
-      {index.first, index.second, std::filesystem::path(file.path).filename().string(), file.bytes, reason});
+  core->exit_files.PassOver(index, file, reason);
 }
 
 // Restores one family. Absent: it is there; else why it is not.
@@ -141,7 +141,7 @@ std::optional<PassedOver> RestoreOne(Core* core, Index* index, const IndexRecord
     if (reason == PassedOver::kReplaced) core->exit_files.Replaced(key, file);
     return reason;
   }
-  core->exit_files.Restored(key, file, info->sequences, renamed);
+  core->exit_files.Restored(key, file, *info, renamed);
   if (info->left_out > 0) {
     core->exit_files.Replaced(key, file);
     PassOver(core, key, file, PassedOver::kReplaced,

@@ -132,7 +132,7 @@ TEST_P(HostileTest, MethodsThatItDoesNotHaveAreNamedAndAFloodOfThemIsCutOff) {
 // the next would be told so in a small one.
 TEST_P(HostileTest, ClientsThatDoNotReadHoldNobodyUpAndAreCutOff) {
   const auto handle = NewSequence("keys");
-  ASSERT_TRUE(Append(Item(handle, 0, 0, 6000)).ok());
+  ASSERT_TRUE(Append(Item(handle, 0, 0, 2100)).ok());
   v1::DecodeRequest step;
   for (int i = 0; i < 64; ++i) *step.add_items() = Query(handle, 0, i);
   step.mutable_selector()->set_top_k(2000);  // 2 MB an answer: more than windows and sockets take

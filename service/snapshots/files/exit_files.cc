@@ -38,6 +38,24 @@ ExitFile ParsePath(std::string path) {
   return file;
 }
 
+// Whether another start may restore the file.
+bool MayComeBack(PassedOver reason) {
+  switch (reason) {
+    case PassedOver::kDoubtful:
+    case PassedOver::kDamaged:
+    case PassedOver::kUnfit:
+    case PassedOver::kOlder:
+    case PassedOver::kNoRoom:
+    case PassedOver::kUnreadable:
+      return true;
+    case PassedOver::kStale:
+    case PassedOver::kReplaced:
+    case PassedOver::kNoIndex:
+      return false;
+  }
+  return false;
+}
+
 std::string NewFamily() {
   std::random_device chance;
   return absl::StrCat(absl::Hex(chance(), absl::kZeroPad8), absl::Hex(chance(), absl::kZeroPad8));
@@ -62,6 +80,17 @@ absl::StatusOr<std::vector<ExitFile>> ExitFilesIn(const std::string& folder) {
   return files;
 }
 
+absl::Status RemoveExitFiles(const std::string& folder, FileOps* files) {
+  const absl::StatusOr<std::vector<ExitFile>> found = ExitFilesIn(folder);
+  if (!found.ok()) return found.status();
+  absl::Status status;
+  for (const ExitFile& file : *found) {
+    if (files->Remove(file.path) != 0) status.Update(absl::UnavailableError(absl::StrCat(file.path, " stays")));
+    RemoveWithoutIds(file.path, files);
+  }
+  return status;
+}
+
 std::string ExitPath(const std::string& folder, uint64_t end, const std::string& family) {
   return absl::StrCat(folder, "/", absl::Hex(end, absl::kZeroPad16), "-", family, kSnapshotSuffix);
 }
@@ -72,13 +101,15 @@ uint64_t BeginEnd(const std::vector<ExitFile>& files) {
   return end;
 }
 
-void ExitFiles::Restored(const OfIndex& index, const ExitFile& file, const std::vector<SequenceInfo>& sequences,
-                         bool renamed) {
+void ExitFiles::Restored(const OfIndex& index, const ExitFile& file, const RestoreInfo& info, bool renamed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Source source{file.path, file.family.empty() || renamed ? NewFamily() : file.family};
   Known& known = known_[index];
   known.own.insert(file.path);
-  for (const SequenceInfo& one : sequences) known.sources[one.handle.generation] = source;
+  for (const SequenceInfo& one : info.sequences) {
+    known.sources[one.handle.generation] = source;
+    known.ids.emplace(info.settings, one.handle.id);
+  }
 }
 
 void ExitFiles::Superseded(const OfIndex& index, const ExitFile& file) {
@@ -92,9 +123,16 @@ void ExitFiles::Replaced(const OfIndex& index, const ExitFile& file) {
   known_[index].replaced.insert(file.path);
 }
 
-void ExitFiles::PassOver(PassedOverFile file) {
+void ExitFiles::PassOver(const OfIndex& index, const ExitFile& file, PassedOver reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  passed_over_.push_back(std::move(file));
+  const std::string name = std::filesystem::path(file.path).filename().string();
+  passed_over_.push_back({index.first, index.second, name, file.bytes, reason});
+  if (MayComeBack(reason)) known_[index].waiting.insert(file.path);
+}
+
+void ExitFiles::PassOverFolder(const OfIndex& index) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  passed_over_.push_back({index.first, index.second, "", 0, PassedOver::kUnreadable});
 }
 
 void ExitFiles::Reconsider(const OfIndex& index) {
@@ -128,15 +166,22 @@ void ExitFiles::Written(const OfIndex& index, const std::string& path, const std
 }
 
 bool ExitFiles::Retire(Known* known, const std::string& path) {
-  if (!known->replaced.contains(path)) return files_->Remove(path) == 0;
-  if (files_->Rename(path, path + kReplacedSuffix) != 0) return false;
+  const bool replaced = known->replaced.contains(path);
+  if ((replaced ? files_->Rename(path, path + kReplacedSuffix) : files_->Remove(path)) != 0) return false;
   known->replaced.erase(path);
+  RemoveWithoutIds(path, files_);
   return true;
 }
 
-bool ExitFiles::AllWritten(const OfIndex& index, const std::set<std::string>& written) {
+bool ExitFiles::AllWritten(const OfIndex& index, const std::set<std::string>& written,
+                           const std::set<std::string>& held) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Known& known = known_[index];
+  std::set<DeletedId> deleted = known.ids;
+  std::erase_if(deleted, [&](const DeletedId& one) { return held.contains(one.second); });
+  for (const std::string& path : known.waiting) {
+    if (!deleted.empty() && !AddWithoutIds(path, deleted, files_).ok()) return false;
+  }
   std::erase_if(known.own, [&](const std::string& path) { return !written.contains(path) && Retire(&known, path); });
   return std::all_of(known.own.begin(), known.own.end(), [&](const auto& path) { return written.contains(path); });
 }

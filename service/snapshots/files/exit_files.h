@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "index/index.h"
 #include "index/snapshot/file_ops.h"
+#include "service/snapshots/files/without_ids.h"
 
 namespace seine {
 
@@ -34,6 +35,8 @@ struct ExitFile {
 };
 // Those of a folder, the newest first; none where there is no folder. UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::vector<ExitFile>> ExitFilesIn(const std::string& folder);
+// Removes them all. UNAVAILABLE naming one that stays, once all were tried.
+absl::Status RemoveExitFiles(const std::string& folder, FileOps* files);
 // The path of a family's file. `end` is of BeginEnd.
 std::string ExitPath(const std::string& folder, uint64_t end, const std::string& family);
 // Returns this moment, or a later one: one that no file of `files` has.
@@ -72,14 +75,15 @@ class ExitFiles {
   void SetFiles(FileOps* files) { files_ = files; }
   FileOps& files() const { return *files_; }
 
-  // The file holds an older state of these sequences from now on. `renamed`: a newer file of the family is damaged and
-  // stays; so the family is written under another name.
-  void Restored(const OfIndex& index, const ExitFile& file, const std::vector<SequenceInfo>& sequences, bool renamed);
+  // The file holds an older state of what was restored from now on. `renamed`: a newer file of the family is damaged
+  // and stays; so the family is written under another name.
+  void Restored(const OfIndex& index, const ExitFile& file, const RestoreInfo& info, bool renamed);
   // Some or all of its sequences are there from elsewhere: it stays, as one that is replaced.
   void Replaced(const OfIndex& index, const ExitFile& file);
   // The file is older than one of the same family that this run has restored: the end before was killed as it went on.
   void Superseded(const OfIndex& index, const ExitFile& file);
-  void PassOver(PassedOverFile file);
+  void PassOver(const OfIndex& index, const ExitFile& file, PassedOver reason);
+  void PassOverFolder(const OfIndex& index);  // it cannot be read
   // An index of that name is made: what was passed over for want of it is looked at again.
   void Reconsider(const OfIndex& index);
 
@@ -88,9 +92,10 @@ class ExitFiles {
   // The sequences are in a newer file, which lasts: removes the one that had them.
   void Written(const OfIndex& index, const std::string& path, const std::string& family,
                const std::vector<SequenceInfo>& sequences);
-  // All that is held of the index is in `written`: removes what else this run has restored, for it was deleted since.
-  // False: a file could not be removed, and what it holds would be back.
-  bool AllWritten(const OfIndex& index, const std::set<std::string>& written);
+  // All that is held of the index, sequences `held`, is in `written`: removes what else this run has restored, for it
+  // was deleted since. What was passed over gives it no more either. False: a file could not be removed or written, and
+  // what was deleted would be back.
+  bool AllWritten(const OfIndex& index, const std::set<std::string>& written, const std::set<std::string>& held);
   // The index is deleted, and all its files.
   void Forget(const OfIndex& index);
 
@@ -104,6 +109,8 @@ class ExitFiles {
     std::map<uint64_t, Source> sources;  // by the generation of a sequence
     std::set<std::string> own;           // files that are this run's to remove
     std::set<std::string> replaced;      // to be renamed in place of that
+    std::set<std::string> waiting;       // files that were passed over, and may be restored another time
+    std::set<DeletedId> ids;             // sequences that were restored
   };
   bool restores_ = false;
   FileOps* files_ = &SystemFiles();

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "profile/io/json.h"
+#include "service/fields/checked_text.h"
 #include "service/fields/names.h"
 #include "tests/fuzz/mutate/steps.h"
 #include "tests/fuzz/targets/targets.h"

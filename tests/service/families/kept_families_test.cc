@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "absl/strings/match.h"
+#include "service/fields/checked_text.h"
 #include "service/snapshots/exit_file.h"
 #include "tests/service/families/kept_server.h"
 

@@ -345,7 +345,7 @@ class RandomLives {
   // Of what the next start may find.
   void Remember(const Plan& plan, const Contents& first, const Contents& last) {
     Written &written = written_[HasOtherSeed(plan.hindrance)], &older = older_[HasOtherSeed(plan.hindrance)];
-    const bool all = code_ == kClean;
+    const bool all = code_ == kClean, sees_all = plan.hindrance != Hindrance::kHidden;
     for (const auto& [id, tokens] : last) {
       std::set<int64_t>& may = written[id];
       if (!first.contains(id)) older[id].insert(may.begin(), may.end());  // made anew while a file was in the way
@@ -357,7 +357,11 @@ class RandomLives {
     for (const auto& [id, tokens] : first) {
       if (last.contains(id)) continue;
       std::set<int64_t>& may = written[id];
-      if (all) may.clear();
+      if (all && sees_all) {  // what was passed over gives it no more
+        may = {kAbsent};
+        older.erase(id);
+        continue;
+      }
       may.insert(kAbsent);
       may.insert(older[id].begin(), older[id].end());
     }
@@ -366,7 +370,7 @@ class RandomLives {
   const std::string folder_;
   std::mt19937 chance_;
   Written written_[2];  // under the usual seed, and under the other
-  Written older_[2];    // states of files that were in no state to be read as their sequences were made anew
+  Written older_[2];    // states of files that were not read as their sequences were made anew
   int64_t next_number_ = 1;
   int code_ = 0, links_ = 0;
   std::string passed_over_, history_;
