@@ -112,6 +112,7 @@ class Life {
     }
   }
 
+  const std::set<std::string>& deleted() const { return deleted_; }
   std::vector<PassedOverFile> PassedOver() const { return core_.exit_files.List(); }
 
   int Finish() { return WriteExitSnapshots(&core_, absl::Seconds(60)) ? kClean : kNotAll; }
@@ -167,6 +168,7 @@ class Life {
     request.mutable_handle()->set_index("a");
     request.mutable_handle()->set_id(id);
     EXPECT_TRUE(DeleteSequence(core_, request, &response).ok());
+    deleted_.insert(id);
   }
 
   const Plan plan_;
@@ -174,6 +176,13 @@ class Life {
   StoppedFiles files_;
   Core core_;
   int64_t number_ = 0;
+  std::set<std::string> deleted_;
+};
+
+// What a life held at its start and before its end, and what it has deleted, made anew or not.
+struct Lived {
+  Contents first, last;
+  std::set<std::string> deleted;
 };
 
 using Written = std::map<std::string, std::set<int64_t>>;  // numbers of tokens that each may be back with
@@ -202,7 +211,7 @@ class RandomLives {
     next_number_ += 16;
     if (Below(10) == 0) PutBehindLink();
     const std::vector<Spoilt> spoilt = Hinder(plan.hindrance);
-    const std::optional<std::pair<Contents, Contents>> lived = Run(plan);
+    const std::optional<Lived> lived = Run(plan);
     std::string wrong = Judge(plan, lived);
     if (wrong.empty()) wrong = Lift(plan.hindrance, spoilt);
     Note(plan, spoilt, lived);
@@ -266,8 +275,8 @@ class RandomLives {
     return "";
   }
 
-  // What the life held at its start and before its end; absent: it says nothing.
-  std::optional<std::pair<Contents, Contents>> Run(const Plan& plan) {
+  // Absent: the life says nothing.
+  std::optional<Lived> Run(const Plan& plan) {
     const std::string report = folder_ + "/report";
     fs::remove(report);
     const pid_t child = fork();
@@ -282,6 +291,8 @@ class RandomLives {
           for (const auto& [id, tokens] : contents) out << " " << id << " " << tokens;
           out << "\n";
         }
+        out << life.deleted().size();
+        for (const std::string& id : life.deleted()) out << " " << id;
         for (const PassedOverFile& file : life.PassedOver()) out << " " << file.file << ":" << ToString(file.reason);
       }
       _exit(::testing::Test::HasFailure() ? 1 : life.Finish());
@@ -290,17 +301,20 @@ class RandomLives {
     waitpid(child, &status, 0);
     code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     std::ifstream in(report);
-    std::pair<Contents, Contents> lived;
-    for (Contents* contents : {&lived.first, &lived.second}) {
+    Lived lived;
+    for (Contents* contents : {&lived.first, &lived.last}) {
       size_t count = 0;
       if (!(in >> count)) return std::nullopt;
       for (std::string id; count > 0 && in >> id; --count) in >> (*contents)[id];
     }
+    size_t deleted = 0;
+    if (!(in >> deleted)) return std::nullopt;
+    for (std::string id; deleted > 0 && in >> id; --deleted) lived.deleted.insert(id);
     std::getline(in >> std::ws, passed_over_);
     return lived;
   }
 
-  std::string Judge(const Plan& plan, const std::optional<std::pair<Contents, Contents>>& lived) {
+  std::string Judge(const Plan& plan, const std::optional<Lived>& lived) {
     const std::set<int> may_be = plan.end == End::kClean  ? std::set<int>{kClean}
                                  : plan.end == End::kFull ? std::set<int>{kClean, kNotAll}
                                                           : std::set<int>{kClean, kKilled};
@@ -308,7 +322,7 @@ class RandomLives {
       return absl::StrCat("a life with hindrance ", static_cast<int>(plan.hindrance), " and end ",
                           static_cast<int>(plan.end), " ended with exit code ", code_);
     }
-    const auto& [first, last] = *lived;
+    const Contents& first = lived->first;
     Written& written = written_[HasOtherSeed(plan.hindrance)];
     if (FindsAll(plan.hindrance)) {
       for (const auto& [id, may] : written) {
@@ -323,13 +337,12 @@ class RandomLives {
       if (known == written.end()) return absl::StrCat(id, " is back, and was deleted");
       if (FindsAll(plan.hindrance)) known->second = {tokens};
     }
-    Remember(plan, first, last);
+    Remember(plan, *lived);
     return "";
   }
 
   // For whoever has to find out what went wrong.
-  void Note(const Plan& plan, const std::vector<Spoilt>& spoilt,
-            const std::optional<std::pair<Contents, Contents>>& lived) {
+  void Note(const Plan& plan, const std::vector<Spoilt>& spoilt, const std::optional<Lived>& lived) {
     absl::StrAppend(&history_, "\nhindrance ", static_cast<int>(plan.hindrance), ", end ", static_cast<int>(plan.end),
                     " at ", plan.at, ", exit code ", code_);
     for (const Spoilt& each : spoilt)
@@ -337,20 +350,21 @@ class RandomLives {
     absl::StrAppend(&history_, "\n  passed over ", passed_over_);
     if (lived) {
       absl::StrAppend(&history_, "\n  found", absl::StrJoin(lived->first, "", Pairs()));
-      absl::StrAppend(&history_, "\n  left", absl::StrJoin(lived->second, "", Pairs()));
+      absl::StrAppend(&history_, "\n  left", absl::StrJoin(lived->last, "", Pairs()));
     }
     for (const std::string& path : Files()) absl::StrAppend(&history_, "\n  ", fs::path(path).filename().string());
   }
 
   // Of what the next start may find.
-  void Remember(const Plan& plan, const Contents& first, const Contents& last) {
+  void Remember(const Plan& plan, const Lived& lived) {
+    const auto& [first, last, deleted] = lived;
     Written &written = written_[HasOtherSeed(plan.hindrance)], &older = older_[HasOtherSeed(plan.hindrance)];
     const bool all = code_ == kClean, sees_all = plan.hindrance != Hindrance::kHidden;
     for (const auto& [id, tokens] : last) {
       std::set<int64_t>& may = written[id];
       if (!first.contains(id)) older[id].insert(may.begin(), may.end());  // made anew while a file was in the way
       if (all && FindsAll(plan.hindrance)) older.erase(id);               // that file is replaced from now on
-      if (may.empty()) may.insert(kAbsent);
+      if (may.empty() || deleted.contains(id)) may.insert(kAbsent);
       if (all) may.clear();
       may.insert(tokens);
     }
