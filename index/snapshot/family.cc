@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   SnapshotReader snapshot(source);
   if (absl::Status s = snapshot.Open(); !s.ok()) return s;
   if (absl::Status s = CheckSettings(snapshot.settings(), SettingsText(context_)); !s.ok()) return s;
-  info->settings = SettingsChecksum(snapshot.settings());
+  info->settings = snapshot.settings();
   if (absl::Status s = CheckChain(snapshot.chain(), restore.base); !s.ok()) return s;
   StateReader reader(snapshot.version(), snapshot.TakeState(), snapshot.part_bytes(), &context_.ledger,
                      restore.base == nullptr ? ReadObjects() : restore.base->objects);

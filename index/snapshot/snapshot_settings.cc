@@ -168,12 +168,6 @@ std::string SettingsText(const Context& context) {
   return lines.text();
 }
 
-std::string SettingsChecksum(absl::string_view settings) {
-  SectionHash hash(0);
-  hash.Add(settings.data(), static_cast<int64_t>(settings.size()));
-  return HexOf(hash);
-}
-
 absl::Status CheckSettings(absl::string_view snapshot, absl::string_view own) {
   constexpr size_t kLongest = 200;  // line that is shown
   if (snapshot == own) return absl::OkStatus();

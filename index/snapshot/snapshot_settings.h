@@ -14,9 +14,6 @@ namespace seine {
 // Lines "field=value", in the wire's names where it has them. Profiles and filters are told by their checksums.
 std::string SettingsText(const Context& context);
 
-// Returns 32 hexadecimal digits.
-std::string SettingsChecksum(absl::string_view settings);
-
 // FAILED_PRECONDITION naming the first field that differs. `own`: of the index.
 absl::Status CheckSettings(absl::string_view snapshot, absl::string_view own);
 

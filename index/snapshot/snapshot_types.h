@@ -45,7 +45,7 @@ struct RestoreInfo {
   int64_t bytes = 0;                    // read
   std::vector<SequenceInfo> sequences;  // in the snapshot's order
   int64_t left_out = 0;                 // sequences, by RestoreParams::leave_out_taken
-  std::string settings;                 // a checksum of those that the index and the snapshot have in common
+  std::string settings;                 // of the index and the snapshot alike: lines "field=value"
 };
 
 }  // namespace seine

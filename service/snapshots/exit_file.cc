@@ -71,10 +71,11 @@ absl::StatusOr<Generations> ReadNotes(const std::string& path, int64_t* bytes) {
   return ParseLines(lines);
 }
 
-// Of what was restored, the sequences of these ids are there no more. ALREADY_EXISTS where no other is left.
+// Deletes those of the restored sequences that have these ids. ALREADY_EXISTS where no other is left.
 absl::Status LeaveOut(const std::set<DeletedId>& ids, Index* index, RestoreInfo* info) {
+  const std::string settings = ChecksumOf(info->settings);
   for (auto one = info->sequences.begin(); one != info->sequences.end();) {
-    if (!ids.contains({info->settings, one->handle.id})) {
+    if (!ids.contains({settings, one->handle.id})) {
       ++one;
       continue;
     }

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "service/fields/checked_text.h"
 #include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
@@ -106,9 +107,10 @@ void ExitFiles::Restored(const OfIndex& index, const ExitFile& file, const Resto
   const Source source{file.path, file.family.empty() || renamed ? NewFamily() : file.family};
   Known& known = known_[index];
   known.own.insert(file.path);
+  const std::string settings = ChecksumOf(info.settings);
   for (const SequenceInfo& one : info.sequences) {
     known.sources[one.handle.generation] = source;
-    known.ids.emplace(info.settings, one.handle.id);
+    known.ids.emplace(settings, one.handle.id);
   }
 }
 

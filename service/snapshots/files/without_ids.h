@@ -16,7 +16,7 @@
 
 namespace seine {
 
-using DeletedId = std::pair<std::string, std::string>;  // RestoreInfo::settings, id
+using DeletedId = std::pair<std::string, std::string>;  // the checksum of RestoreInfo::settings, and the id
 
 // None where there is no such file. DATA_LOSS: it is damaged. UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::set<DeletedId>> ReadWithoutIds(const std::string& path);
