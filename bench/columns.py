@@ -88,6 +88,14 @@ ANSWER = [
     ("attention", "the prompt's attention, times as fast", "compared_ratio", 2),
     ("taken", "of the keys", "taken", 2),
 ]
+SPARSE = [
+    ("taken", "of the keys", "taken", 2),
+    ("kl", "KL", "kl", 4),
+    ("worst", "largest of a token", "worst_kl", 3),
+    ("agreed", "same likeliest token", "agreement", 3),
+    ("ppl", "perplexity behind exact prompts", "ppl_exact", 3),
+    ("pplsparse", "behind sparse ones", "ppl_sparse", 3),
+]
 QUALITY = [
     ("kl", "KL", "kl", 4),
     ("klexact", "KL of our exact attention", "kl_exact", 4),

@@ -353,6 +353,22 @@ PARTS = {
         asked=True,
         rows=rows.answer,
     ),
+    "sparseprompts": Part(
+        "What sparse prompts of llama.cpp change: 256 given tokens behind them, attended whole",
+        (
+            "./dev llama --cells 7936 --steps 256 --shares .85,.9,.95",
+            "./dev llama --gemma --cells 32000 --steps 256 --shares .9,.95",
+        ),
+        c.SPARSE,
+        ("model", "cells", "text", "share"),
+        25,
+        asked=True,
+        text=(
+            "SmolLM2-135M behind 7,936 tokens, and Gemma 3 270M, of whose 18 layers 3 attend all, behind 32,000. KL is from the same "
+            "behind an exact prompt.",
+        ),
+        rows=lambda measured: measured["rows"],
+    ),
     "answersavx2": Part(
         "The same answers behind 8,000 tokens where llama.cpp and Seine have AVX2 and no more",
         tuple(f"./dev llama --avx2 --whole --cells 8000 --steps 256 --prompt {prompt}" for prompt in ("exact", "sparse")),

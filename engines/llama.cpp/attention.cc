@@ -373,14 +373,13 @@ ggml_status Attention::AttendPrompt(ggml_tensor* tensor, const AttentionNode& no
   if (const char* why = node.Unfit()) return Decline(tensor, why);
   IsKeyCache(RootOf(node.keys), &layer);
   PromptParams params;
-  const Settings& s = settings();
-  if (mode() != Mode::kExact && s.prompt == "sparse" && node.num_cells >= s.prompt_min) params.mass = s.prompt_mass;
+  if (mode() != Mode::kExact && node.num_cells >= settings().prompt_min) params.mass = prompt_mass();
   const int64_t begin = NowNs();
   const std::string why = prompt_.Answer(node, layer, params);
   if (!why.empty()) return Decline(tensor, why);
   const int64_t ns = NowNs() - begin;
   Report::Get().AnsweredPrompt(ns);
-  const int64_t every = mode() == Mode::kCompare ? 1 : s.check;
+  const int64_t every = mode() == Mode::kCompare ? 1 : settings().check;
   if (every > 0 && ++prompts_ % every == 0) ComparePrompt(tensor, node, ns);
   return GGML_STATUS_SUCCESS;
 }

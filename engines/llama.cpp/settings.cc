@@ -13,6 +13,7 @@ namespace {
 
 std::atomic<Mode> current_mode{Mode::kSeine};
 std::atomic<int> current_top_k{0};  // 0: the settings'
+std::atomic<double> current_prompt_mass{0};
 
 template <typename T, typename Parse>
 void Read(const char* name, T least, T most, Parse parse, T* out) {
@@ -73,8 +74,8 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_CALIBRATE_TOKENS", 512, 1 << 30, &calibrate_tokens);
   Read("SEINE_PROMPT", &s.prompt);
   if (s.prompt != "exact" && s.prompt != "sparse" && s.prompt != "off") {
-    std::fprintf(stderr, "seine: SEINE_PROMPT=%s is none of exact, sparse, off; exact is taken\n", s.prompt.c_str());
-    s.prompt = "exact";
+    std::fprintf(stderr, "seine: SEINE_PROMPT=%s is none of exact, sparse, off; sparse is taken\n", s.prompt.c_str());
+    s.prompt = "sparse";
   }
   Read("SEINE_PROMPT_MIN", 0, 1 << 30, &s.prompt_min);
   Read(
@@ -105,5 +106,11 @@ int top_k() {
   return set > 0 ? set : settings().top_k;
 }
 void SetTopK(int top_k) { current_top_k.store(top_k, std::memory_order_relaxed); }
+
+double prompt_mass() {
+  const double set = current_prompt_mass.load(std::memory_order_relaxed);
+  return set > 0 ? set : settings().prompt == "sparse" ? settings().prompt_mass : 1;
+}
+void SetPromptMass(double mass) { current_prompt_mass.store(mass, std::memory_order_relaxed); }
 
 }  // namespace seine::llama

@@ -20,8 +20,8 @@ struct Settings {
   std::string calibrate;  // SEINE_CALIBRATE: file of a profile that is measured; llama.cpp attends by itself meanwhile
   int64_t calibrate_tokens = 8192;  // SEINE_CALIBRATE_TOKENS: that are measured before it is written
   // SEINE_PROMPT=exact, sparse or off: how a prompt's micro-batches are attended; off: by llama.cpp itself.
-  std::string prompt = "exact";
-  int prompt_min = 4096;    // SEINE_PROMPT_MIN: cells from which on sparse ones are
+  std::string prompt = "sparse";
+  int prompt_min = 2048;    // SEINE_PROMPT_MIN: cells from which on sparse ones are
   double prompt_mass = .9;  // SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
   bool huge_pages = true;   // SEINE_HUGE_PAGES=0: the cache's pages stay as llama.cpp got them
   int64_t check = 0;        // SEINE_CHECK=n: every n-th answer is compared with exact attention
@@ -53,6 +53,10 @@ enum class Mode : int {
 };
 Mode mode();
 void SetMode(Mode mode);
+// Share of a block's attention that prompts of settings().prompt_min cells keep; 1: all. settings()' until another is
+// set, from the next graph on.
+double prompt_mass();
+void SetPromptMass(double mass);
 // settings().top_k until another is set, from the next graph on.
 int top_k();
 void SetTopK(int top_k);

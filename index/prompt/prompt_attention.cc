@@ -47,12 +47,15 @@ Parts Divide(const PromptBlock& block, const PromptParams& params) {
   return parts;
 }
 
+// Every 16th token of a block is sampled, and more of a short one: what the others choose is judged by one at a time.
+constexpr int kSampled = 16, kLeastSampled = 6;
+
 // The sampled tokens' view of some tiles.
 class Samples {
  public:
   Samples(const PromptTask& task, const PromptParams& params) : task_(task) {
     const int tokens = task.block->tokens();
-    const int every = params.sample > 0 ? params.sample : task.num_places < 16384 ? 8 : 16;
+    const int every = params.sample > 0 ? params.sample : std::clamp(tokens / kLeastSampled, 1, kSampled);
     for (int t = std::min(every, tokens) - 1; t < tokens; t += every) {
       tokens_.push_back(t);
       queries_.insert(queries_.end(), task.queries + static_cast<ptrdiff_t>(t) * task.group,
@@ -119,10 +122,10 @@ PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, fl
       const Samples samples(task, params);
       samples.Weigh(parts, &masses);
       const size_t zone = parts.dense.size() * host::kTileRuns * samples.tokens() * task.group;
-      std::vector<double> wanted(task.group);
-      for (size_t i = 0; i < masses.size(); i += task.group) {
-        const double share = i < zone ? params.mass - 1 : params.mass;
-        for (int g = 0; g < task.group; ++g) wanted[g] += share * masses[i + g];
+      // Each sampled token sees the zone, so that its masses add up to 1; what is always attended has its part of that.
+      std::vector<double> wanted(task.group, params.mass * samples.tokens());
+      for (size_t i = 0; i < zone; i += task.group) {
+        for (int g = 0; g < task.group; ++g) wanted[g] -= masses[i + g];
       }
       std::vector<int32_t> chosen;
       if (ChooseRuns(masses.data() + zone, runs, samples.tokens(), task.group, wanted.data(),

@@ -18,7 +18,7 @@ namespace seine {
 struct PromptParams {
   double mass = 1;       // in (0, 1]; 1: exact
   double most = 0.5;     // in [0, 1]
-  int sample = 0;        // 0: 8, and 16 from 16,384 keys on
+  int sample = 0;        // 0: 16, or so many that six tokens of a short block are sampled
   int sink = 64;         // keys
   int local = 256;       // keys
   int64_t least = 2048;  // keys of which runs are chosen; a block over fewer is attended exactly

@@ -159,6 +159,25 @@ def test_a_prompt_is_read_in_blocks_by_what_reads_in_blocks(model):
     torch.testing.assert_close(read.begin()[1], dense)
 
 
+def test_a_sparse_prompt_is_read_over_what_its_blocks_choose_and_decoded_over_all(model):
+    ids = prompt(1, 3_000)
+    read, method = engine.Prompt(model, ids), methods.sparse_prompt()
+    method.settings["prompt_mass"] = 0.3  # random weights look everywhere alike: more would be all
+    dense = read.begin()[1]
+    with engine.through(model, method, None) as seine:
+        cache, logits = read.begin()
+        counts = seine.stats().prompts
+        assert counts.tokens == 3_000 * model.config.num_hidden_layers and counts.torch_tokens == 0
+        assert counts.exact_blocks < counts.blocks and counts.runs_taken < counts.runs_seen
+        with torch.inference_mode():
+            expected = model(ids, use_cache=True).logits[0, -1]
+            model(ids[:, :1], **{cache_name(model): cache}, use_cache=True)
+        assert seine.stats().mean_attended_tokens == 3_001
+        del cache
+    torch.testing.assert_close(logits, expected)
+    assert (logits - dense).abs().max() > 0.01
+
+
 def test_common():
     assert quality.common([1, 2, 3], [1, 2, 4]) == 2
     assert quality.common([1, 2], [1, 2, 4]) == 2 and quality.common([], []) == 0

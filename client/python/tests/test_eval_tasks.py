@@ -305,6 +305,16 @@ def test_every_method_has_its_row_and_attends_its_budget(loaded, hay):
     assert "2 documents, 17 methods: about" in said[0] and said[1].endswith(" left") and "document 2 of 2" in said[2]
 
 
+def test_documents_are_read_by_what_reads_prompts_sparsely(loaded):
+    hay = loaded.tokenizer(HAY * 200).input_ids
+    method = methods.sparse_prompt()
+    method.settings["prompt_mass"] = 0.3  # random weights look everywhere alike: more would be all
+    asked = trials.Trials(loaded, hay, ["single"], [3_000], 1, [method])
+    dense, sparse = asked.run(None, print, lambda *failure: pytest.fail(str(failure)))
+    assert sparse["held_tokens"] == 3_000 and sparse["attended_tokens"] >= 3_000
+    assert abs(sparse["log_probability"] - dense["log_probability"]) > 1e-3
+
+
 def test_shares_of_a_prompt_are_kept(loaded, hay):
     every = methods.kept_methods(BUDGET, [0.25], ["keydiff", "snapkv"], None, 64)
     records = trials.Trials(loaded, hay, ["single"], [LENGTH], 1, every).run(None, print, lambda *f: pytest.fail(str(f)))

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "bench/report/plot.h"
 #include "engines/llama.cpp/bench/bench_options.h"
 #include "engines/llama.cpp/bench/contexts.h"
@@ -17,6 +18,7 @@
 #include "engines/llama.cpp/bench/needles.h"
 #include "engines/llama.cpp/bench/prompt_measure.h"
 #include "engines/llama.cpp/bench/row_file.h"
+#include "engines/llama.cpp/bench/sparse_measure.h"
 #include "engines/llama.cpp/bench/whole_measure.h"
 #include "engines/llama.cpp/random_model.h"
 #include "ggml-backend.h"
@@ -117,8 +119,9 @@ void PrintRows(const Json& rows) {
   for (const Json& row : rows) {
     for (const auto& [name, value] : row.items()) {
       const int width = static_cast<int>(name.size());
-      value.is_number_float() ? std::printf("%*.3f ", width, value.get<double>())
-                              : std::printf("%*lld ", width, value.get<long long>());
+      std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      if (value.is_number_float()) text = absl::StrFormat("%.4g", value.get<double>());
+      std::printf("%*s ", width, text.c_str());
     }
     std::printf("\n");
   }
@@ -248,6 +251,7 @@ int main(int argc, char** argv) {
   llama_model* model = llama_model_load_from_file(o.model.c_str(), llama_model_default_params());
   if (model == nullptr) Fail(o.model + ": llama.cpp cannot read it");
   const std::vector<std::vector<llama_token>> texts = ReadTexts(model, o);
+  if (o.prompt.empty() && o.prompts == 0 && !o.whole) plugin.set_prompt_mass(1);  // what differs is then decoding's
   Json rows = Json::array();
   if (o.prompts > 0) {
     rows = MeasurePrompts(model, plugin, o, texts, &file);
@@ -255,6 +259,8 @@ int main(int argc, char** argv) {
     rows = MeasureHoles(model, plugin, o, texts[0]);
   } else if (o.whole) {
     rows = MeasureWhole(model, plugin, o, texts[0]);
+  } else if (!o.shares.empty()) {
+    rows = MeasureSparse(model, plugin, o, texts, &file);
   } else if (o.needles > 0) {
     rows = MeasureNeedles(model, plugin, o, texts, TopKs(o, plugin), &file);
   } else {
@@ -269,7 +275,7 @@ int main(int argc, char** argv) {
     std::cout << Json{{"texts", texts.size()}, {"steps", o.steps}, {"yarn", o.yarn}, {"rows", rows}, {"plugin", report}}
               << std::endl;
   } else {
-    o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole ? PrintRows(rows) : PrintTable(rows);
+    rows.front().contains("seine_ms") && rows.front().contains("top_k") ? PrintTable(rows) : PrintRows(rows);
     std::printf("%s\n", plugin.report());
   }
   llama_model_free(model);

@@ -37,7 +37,10 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --whole           whole answers alone: a prompt of each length and --steps tokens behind it, by llama.cpp, with decoding
                     through the plug-in, and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's.
                     With --repeat those alone are timed, behind copied cells
-  --prompt MODE     how the plug-in attends prompts, in place of SEINE_PROMPT: exact, sparse or off
+  --shares N,N,...  what sparse prompts change alone: each text is read exactly and over each share of its blocks' attention,
+                    as .9,.95; then --steps tokens are decoded behind each by exact attention
+  --prompt MODE     how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts what
+                    SEINE_PROMPT says)
   --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
   --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
@@ -101,6 +104,8 @@ Options ParseOptions(int argc, char** argv) {
     } else if (flag == "--hole") {
       o.hole = std::atoi(value.c_str());
       if (o.hole < 1) Fail("--hole must be a positive number");
+    } else if (flag == "--shares") {
+      ForEachOf(value, [&](const std::string& one) { o.shares.push_back(std::atof(one.c_str())); });
     } else if (flag == "--context") {
       o.context = std::atoi(value.c_str());
       if (o.context < 1) Fail("--context must be a positive number");
@@ -146,10 +151,16 @@ Options ParseOptions(int argc, char** argv) {
   if (o.whole && (o.prompts > 0 || o.needles > 0 || o.hole > 0)) {
     Fail("--whole is a measure of its own, without --prompts, --needles and --hole");
   }
+  for (const double share : o.shares) {
+    if (share <= 0 || share >= 1) Fail("--shares must be numbers above 0 and below 1, as .9,.95");
+    if (o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole || o.repeat > 0 || !o.prompt.empty()) {
+      Fail("--shares is a measure of its own, without --prompts, --needles, --hole, --whole, --repeat and --prompt");
+    }
+  }
   if (o.prompts > 0 && o.repeat > 0) Fail("--repeat copies cells, which --prompts would not time");
   if (o.needles > 0 && (o.repeat > 0 || o.random)) Fail("--needles wants a text, neither --repeat nor --random");
-  if ((o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole) && !o.plot.empty()) {
-    Fail("--plot draws neither --prompts nor --needles nor --hole nor --whole");
+  if ((o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole || !o.shares.empty()) && !o.plot.empty()) {
+    Fail("--plot draws neither --prompts nor --needles nor --hole nor --whole nor --shares");
   }
   if (o.top_k.empty()) o.top_k = {0};
   return o;

@@ -15,6 +15,8 @@ struct Options {
   std::vector<int> top_k;  // empty: the plug-in's setting
   int steps = 64, threads = 2, repeat = 0, prompts = 0, needles = 0, hole = 0;
   bool whole = false;
+  std::vector<double>
+      shares;       // of attention that sparse prompts keep, whose quality is measured; empty: something else
   int context = 0;  // cells that a context has room for; 0: as many as are needed
   float yarn = 1;
   bool json = false, random = false;

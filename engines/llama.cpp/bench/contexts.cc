@@ -10,12 +10,6 @@
 
 namespace seine::llama {
 
-namespace {
-
-constexpr int kBlock = 512;  // tokens of a prompt that are read at once
-
-}  // namespace
-
 double Plugin::Number(const std::string& name) const {
   const std::string json = report();
   const size_t at = json.find("\"" + name + "\": ");
@@ -26,11 +20,14 @@ Plugin LoadPlugin(const std::string& path) {
   ggml_backend_reg_t registry = ggml_backend_load(path.c_str());
   if (registry == nullptr) Fail(path + ": llama.cpp does not take it (another version of its interface?)");
   Plugin plugin;
-  plugin.set_mode = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_mode"));
-  plugin.set_top_k = reinterpret_cast<void (*)(int)>(ggml_backend_reg_get_proc_address(registry, "seine_set_top_k"));
-  plugin.report = reinterpret_cast<const char* (*)()>(ggml_backend_reg_get_proc_address(registry, "seine_report"));
-  if (plugin.set_mode == nullptr || plugin.set_top_k == nullptr || plugin.report == nullptr)
-    Fail(path + ": not Seine's plug-in");
+  const auto find = [&](const char* name, auto* function) {
+    *function = reinterpret_cast<std::decay_t<decltype(*function)>>(ggml_backend_reg_get_proc_address(registry, name));
+    if (*function == nullptr) Fail(path + ": not Seine's plug-in");
+  };
+  find("seine_set_mode", &plugin.set_mode);
+  find("seine_set_top_k", &plugin.set_top_k);
+  find("seine_set_prompt_mass", &plugin.set_prompt_mass);
+  find("seine_report", &plugin.report);
   return plugin;
 }
 

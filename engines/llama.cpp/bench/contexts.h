@@ -16,6 +16,7 @@ enum Mode { kSeine = 0, kPlain = 1, kExact = 2, kDecode = 3, kCompare = 4 };  //
 struct Plugin {
   void (*set_mode)(int) = nullptr;
   void (*set_top_k)(int) = nullptr;
+  void (*set_prompt_mass)(double) = nullptr;
   const char* (*report)() = nullptr;
   // A number of the report's.
   double Number(const std::string& name) const;
@@ -32,6 +33,8 @@ struct ContextPair {
   Context plain, seine;
 };
 ContextPair MakePair(const Plugin& plugin, llama_model* model, const Options& o, int cells);
+
+constexpr int kBlock = 512;  // tokens of a prompt that are read at once
 
 double Now();  // milliseconds, of a steady clock
 

@@ -19,7 +19,8 @@ double Divergence(const std::vector<double>& p, const std::vector<double>& q) {
   return kl;
 }
 
-// Adds one step's distribution `q` of ours, beside plain's `p`.
+}  // namespace
+
 void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Likeness* ours) {
   const double kl = Divergence(p, q);
   ours->kl += kl;
@@ -27,8 +28,6 @@ void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_t
   ours->loss -= q[next];
   ours->agreed += Likeliest(p) == Likeliest(q) ? 1 : 0;
 }
-
-}  // namespace
 
 TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, const std::vector<llama_token>& tokens,
                     int cells, const std::vector<int>& top_k) {

@@ -9,11 +9,15 @@
 
 namespace seine::llama {
 
-// Distributions beside plain llama.cpp's. Losses and divergences are sums over the steps, in nats.
+// Distributions beside others. Losses and divergences are sums over the steps, in nats.
 struct Likeness {
   double loss = 0, kl = 0, worst_kl = 0;
-  int agreed = 0;  // steps whose likeliest token is plain's
+  int agreed = 0;  // steps whose likeliest token is the same
 };
+
+// Adds one step's log probabilities `q`, beside those of plain llama.cpp, or of what else is compared with, `p`;
+// `next` is the token that is given then.
+void Compare(const std::vector<double>& p, const std::vector<double>& q, llama_token next, Likeness* ours);
 
 // What one top_k gave.
 struct Chosen : Likeness {

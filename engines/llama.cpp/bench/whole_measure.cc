@@ -10,7 +10,7 @@ namespace seine::llama {
 
 namespace {
 
-constexpr int kMicroBatch = 512, kCompared = 2048;
+constexpr int kCompared = 2048;
 constexpr std::array<Mode, 3> kModes = {kPlain, kDecode, kSeine};
 
 struct AnswerTimes {
@@ -38,7 +38,7 @@ Json MeasureAnswer(llama_model* model, const Plugin& plugin, const Options& o, c
   if (timed < cells) {  // behind copies of what is read once
     const int before = cells - timed, read = std::min(o.repeat, before);
     for (size_t w = 0; w < kModes.size(); ++w) {
-      for (int i = 0; i < read; i += kMicroBatch) decode(w, text.data() + i, std::min(kMicroBatch, read - i));
+      for (int i = 0; i < read; i += kBlock) decode(w, text.data() + i, std::min(kBlock, read - i));
       Repeat(contexts[w].get(), read, before);
     }
   }
@@ -46,10 +46,10 @@ Json MeasureAnswer(llama_model* model, const Plugin& plugin, const Options& o, c
   bench::Progress progress(timed);
   double attention = plugin.Number("ms_prompt"), answering = plugin.Number("ms_answering");
   const double seen = plugin.Number("prompt_runs_seen"), taken = plugin.Number("prompt_runs_taken");
-  for (int i = 0; i < timed; i += kMicroBatch) {
-    const int count = std::min(kMicroBatch, timed - i);
+  for (int i = 0; i < timed; i += kBlock) {
+    const int count = std::min(kBlock, timed - i);
     for (size_t turn = 0; turn < kModes.size(); ++turn) {
-      const size_t w = (turn + i / kMicroBatch) % kModes.size();
+      const size_t w = (turn + i / kBlock) % kModes.size();
       times[w].prompt_ms += decode(w, text.data() + cells - timed + i, count);
     }
     progress.Step("tokens of a prompt, by all three", count);
@@ -68,8 +68,8 @@ Json MeasureAnswer(llama_model* model, const Plugin& plugin, const Options& o, c
   llama_memory_seq_rm(llama_get_memory(contexts[2].get()), 0, cells - again, -1);
   double ours = plugin.Number("ms_prompt_compared"), plain = plugin.Number("ms_prompt_plain");
   plugin.set_mode(kCompare);
-  for (int i = 0; i < again; i += kMicroBatch) {
-    Decode(contexts[2].get(), text.data() + cells - again + i, std::min(kMicroBatch, again - i));
+  for (int i = 0; i < again; i += kBlock) {
+    Decode(contexts[2].get(), text.data() + cells - again + i, std::min(kBlock, again - i));
   }
   ours = plugin.Number("ms_prompt_compared") - ours, plain = plugin.Number("ms_prompt_plain") - plain;
   return {{"cells", cells},

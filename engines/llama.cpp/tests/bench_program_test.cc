@@ -110,6 +110,42 @@ TEST_F(BenchProgram, WholeAnswersByEachWayToAttendPrompts) {
   }
 }
 
+TEST_F(BenchProgram, WhatSparsePromptsChange) {
+  // Random weights look everywhere alike: a share of a half or more would be attended whole.
+  const std::string flags = "--cells 3000 --shares .2,.4,.9 --rows " + Path("rows");
+  ASSERT_EQ(Run(flags), 0) << err_;
+  const nlohmann::json rows = Rows();
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0]["model"], "model");
+  EXPECT_EQ(rows[0]["share"], .2);
+  EXPECT_LT(rows[0]["taken"], rows[1]["taken"]);
+  EXPECT_LT(rows[1]["taken"], 1);
+  EXPECT_GT(rows[0]["kl"], rows[1]["kl"]);
+  EXPECT_GT(rows[1]["kl"], 0);
+  EXPECT_NE(rows[0]["ppl_sparse"], rows[0]["ppl_exact"]);
+  EXPECT_EQ(rows[2]["taken"], 1);
+  EXPECT_EQ(rows[2]["kl"], 0) << "exact either way";
+  ASSERT_EQ(Run(flags), 0) << err_;
+  EXPECT_FALSE(Measured()) << err_;
+  EXPECT_EQ(Rows(), rows);
+}
+
+TEST_F(BenchProgram, SharesAreRefusedWithReason) {
+  for (const std::string flags : {"--shares 1", "--shares 0", "--shares .9,x", "--shares ,", "--shares .9 --whole"}) {
+    EXPECT_EQ(Run(flags), 1) << flags;
+    EXPECT_NE(err_.find("--shares "), std::string::npos) << flags << ": " << err_;
+  }
+}
+
+TEST_F(BenchProgram, RowsArePrintedWithNumbersAndWords) {
+  for (const std::string measure : {"--whole --prompt sparse", "--shares .4"}) {
+    ASSERT_EQ(Run("--cells 600 " + measure + " -o text"), 0) << err_;
+    const std::string text = Contents(Path("out"));
+    EXPECT_NE(text.find("cells"), std::string::npos);
+    EXPECT_NE(text.find(" 600 "), std::string::npos) << text;
+  }
+}
+
 TEST_F(BenchProgram, ModelsHaveTheWeightsAskedFor) {
   ModelShape shape = {.embedding = 256, .feed_forward = 256, .q_heads = 4, .kv_heads = 2, .weights = "f32"};
   std::uintmax_t largest = 0;

@@ -159,7 +159,7 @@ TEST_F(Profiles, CodesAreForTheText) {
 
 TEST_F(Profiles, ASettingThatIsNoneIsSaid) {
   Decode("SEINE_PROMPT=maybe");
-  EXPECT_TRUE(Said("seine: SEINE_PROMPT=maybe is none of exact, sparse, off; exact is taken")) << said_;
+  EXPECT_TRUE(Said("seine: SEINE_PROMPT=maybe is none of exact, sparse, off; sparse is taken")) << said_;
 }
 
 // llama.cpp takes flash attention away where it is not asked for, since the plug-in's nodes lie on a device of its own.

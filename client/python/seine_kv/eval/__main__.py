@@ -48,6 +48,8 @@ attends so many, eviction holds no more than these. Tables and JSON state both
                          --schedule paper its authors' by the zone's length: .5 and .5 below 5,000 keys, .25 and .3
                          below 10,000, .2 and .25 below 30,000, else .1 and .2
   streaming_llm          sink and recent tokens alone
+  sparse_prompt          only if --methods names it, and beside no budget: a prompt attended over keys that hold .9 of
+                         each block's attention, then all tokens
   evict_SCORER           a cache cut back to that budget by an eviction scorer
 with --kept, in their place, at each share of a prompt's tokens, as 10:
   evict_SCORER_10        the cache cut back to it; prompts attend densely
@@ -253,6 +255,7 @@ class Evaluation:
         else:
             every = methods.retrieval_methods(budget, args.profile, args.beta, args.refine, args.rank, args.schedule)
             every += methods.eviction_methods(budget, scorers, args.profile)
+            every += [methods.sparse_prompt()] if args.methods else []
         try:
             return methods.choose(args.methods.split(",") if args.methods else None, every)
         except KeyError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from transformers.cache_utils import DynamicLayer
 
-from seine_kv.eval.engine import LAST, prefill, through, token_counts
+from seine_kv.eval.engine import LAST, prefill, reads_prompts, through, token_counts
 from seine_kv.eval.tasks import common_lead, encode
 from seine_kv.hf.cache import SeineCache
 from seine_kv.model import cache_name
@@ -109,25 +109,26 @@ class Reading:
     def measure(self, method, endpoint):
         """(Row.score of every question, engine.token_counts)."""
         with through(self.model, method.of(self.tokens), endpoint) as seine:
-            scores = self._search(method) if "evict" not in method.settings else self._evict(seine.block is not None)
+            whole = reads_prompts(seine)
+            scores = self._evict(whole) if "evict" in method.settings else self._search(whole)
             return scores, token_counts(method, seine.stats(), self.tokens)
 
-    def _search(self, method):
-        """The index takes the document once; each question goes on from a fork."""
-        opened = share(self._cache)
+    def _search(self, whole):
+        """The index takes the document once; each question goes on from a fork. whole: the method reads prompts itself."""
+        opened = prefill(self.model, self._tensor([self.before])) if whole else share(self._cache)
         self._forward(opened, [self.opening])
         scores = []
         for group in self._groups:
             scores += self._answer(copy.deepcopy(opened), group, [self.reads[r] for r in group])
         return scores
 
-    def _evict(self, in_blocks):
-        """Each question has a sequence of its own from the start, for what is evicted may depend on it. in_blocks: the
-        method reads prompts itself, whole."""
+    def _evict(self, whole):
+        """Each question has a sequence of its own from the start, for what is evicted may depend on it. whole: the method
+        reads prompts itself."""
         scores = []
         for group in self._groups:
-            cache = None if in_blocks else share(self._cache)
-            before = self.before + self.opening if in_blocks else self.opening
+            cache = None if whole else share(self._cache)
+            before = self.before + self.opening if whole else self.opening
             scores += self._answer(cache, group, [before + self.reads[r] for r in group])
         return scores
 

@@ -1,5 +1,5 @@
 """A model with and without Seine: prompts read once, then decoded by every method from copies of the same cache; or
-read by the method itself, where that reads them in blocks."""
+read by the method itself, where that does not attend them as torch does."""
 
 import copy
 from contextlib import contextmanager
@@ -24,8 +24,13 @@ def prefill(model, ids, cache=None):
     return cache
 
 
+def reads_prompts(seine):
+    """Whether an Installation attends prompts otherwise than torch, so that it must read them itself. None: without Seine."""
+    return seine is not None and (seine.block is not None or seine.prompts.sparse)
+
+
 class Prompt:
-    """A prompt, read once but for its last tokens; by what reads in blocks whole, each time. ids: [1, tokens]"""
+    """A prompt, read once but for its last tokens; by what reads prompts itself whole, each time. ids: [1, tokens]"""
 
     def __init__(self, model, ids):
         self.model, self.ids = model, ids
@@ -35,9 +40,8 @@ class Prompt:
         """(cache after the whole prompt, its last logits [vocabulary]), by whatever the model's attention is now. model: one
         of the same weights in its place."""
         model = model or self.model
-        name, seine = cache_name(model), hf.installed(model)
-        in_blocks = seine is not None and seine.block is not None
-        cache, ids = (None, self.ids) if in_blocks else (copy.deepcopy(self._cache), self.ids[:, -LAST:])
+        name, whole = cache_name(model), reads_prompts(hf.installed(model))
+        cache, ids = (None, self.ids) if whole else (copy.deepcopy(self._cache), self.ids[:, -LAST:])
         with torch.inference_mode():
             out = model(ids, **{name: cache}, use_cache=True, logits_to_keep=1)
         return out[name], out.logits[0, -1].float()

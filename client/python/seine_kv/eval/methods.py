@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Optional
 
 from seine_kv import hf
+from seine_kv.hf.eviction import ALL_DENSE
+from seine_kv.hf.prompts import MASS
 
 QUICK_SCORERS = ("keydiff", "snapkv")
 # All of seined's but those of the caller (client); streaming_llm is always there.
@@ -104,6 +106,12 @@ def retrieval_methods(budget, profile, beta, refine, rank=0.6, schedule="fixed")
         Method("exact", "exact top-k", {**seine, "tail": False, "selector": {"exact": True}}),
         Method("paper", f"the paper's pipeline, {PAPER_SHARES[schedule]}", paper, scheduled=schedule == "paper"),
     ]
+
+
+def sparse_prompt():
+    """A prompt read over the keys that matter, and all tokens attended behind it: what differs comes from the prompt."""
+    settings = {"prompt": "sparse", "prompt_mass": MASS, "zones": {"dense_threshold": ALL_DENSE}, "tail": False}
+    return Method("sparse_prompt", "all tokens", settings, prompt=f"sparse, {MASS:g}")
 
 
 def eviction_methods(budget, scorers, profile):

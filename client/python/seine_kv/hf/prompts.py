@@ -55,6 +55,10 @@ class Prompts:
         self._key, self._mask = None, None  # the mask as torch had it, and as the kernel has it
         self.stats = PromptStats()
 
+    @property
+    def sparse(self):
+        return self._way == "sparse"
+
     def forget(self):
         """Lets the last mask go, as a forward ends."""
         self._key, self._mask = None, None
