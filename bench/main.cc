@@ -25,8 +25,8 @@
 #include "bench/serving/sharded/nodes_command.h"
 #include "bench/serving/sharded/sharded_command.h"
 #include "bench/serving/tenants_command.h"
-#include "client/cli/command_line.h"
-#include "client/cli/help.h"
+#include "client/cli/base/command_line.h"
+#include "client/cli/base/help.h"
 #endif
 
 namespace {

@@ -342,13 +342,14 @@ PARTS = {
         rows=rows.answer,
     ),
     "answerslong": Part(
-        "The last 2,048 tokens of a prompt of 32,000, and 16 behind it, over repeated cells, two threads",
-        tuple(
-            f"./dev llama --whole --cells 32000 --repeat 8000 --yarn 4 --steps 16 --prompt {prompt}" for prompt in ("exact", "sparse")
+        "The last 2,048 tokens of a long prompt, and 16 behind it, over repeated cells, two threads",
+        (
+            *(f"./dev llama --whole --cells 32000 --repeat 8000 --yarn 4 --steps 16 --prompt {prompt}" for prompt in ("exact", "sparse")),
+            "./dev llama --whole --cells 128000 --repeat 8000 --yarn 16 --steps 16 --prompt sparse",
         ),
         c.ANSWER,
         ("cells", "prompt"),
-        26,
+        40,
         quiet=True,
         asked=True,
         rows=rows.answer,

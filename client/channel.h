@@ -1,4 +1,4 @@
-// Channels and their errors: what client.cc and decode_stream.cc share. Internal to client/; the only headers with
+// Channels and their errors: what grpc_client.cc and decode_stream.cc share. Internal to client/; the only headers with
 // gRPC.
 #ifndef SEINE_CLIENT_CHANNEL_H_
 #define SEINE_CLIENT_CHANNEL_H_

@@ -6,18 +6,18 @@
 #include <cstdint>
 #include <memory>
 
-#include "index/config.h"
+#include "index/config/config.h"
 #include "index/counts/counts.h"
 #include "index/eviction/policy.h"
 #include "index/eviction/score_room.h"
-#include "index/retrieval/transforms.h"
+#include "index/memory/memory.h"
+#include "index/memory/memory_budget.h"
+#include "index/memory/slab_pool.h"
 #include "index/storage/code_store.h"
-#include "index/storage/memory.h"
-#include "index/storage/memory_budget.h"
 #include "index/storage/piece_list.h"
 #include "index/storage/row_store.h"
-#include "index/storage/slab_pool.h"
 #include "index/subspace/shapes.h"
+#include "index/transforms/transforms.h"
 #include "kernels/backend.h"
 
 namespace seine {

@@ -21,8 +21,8 @@
 
 namespace seine {
 
-class StateReader;     // index/snapshot/state_reader.h
-class StateWriter;     // index/snapshot/state_writer.h
+class StateReader;     // index/bytes/state_reader.h
+class StateWriter;     // index/bytes/state_writer.h
 struct SpilledFamily;  // index/idle/spilled_family.h
 
 // Locks: mutex_ guards the map only and is never held while a layer's mutex is taken.
@@ -112,7 +112,7 @@ class IndexImpl : public Index, private SpillingIndex {
   absl::StatusOr<SequenceRef> NewSequence() const;
   absl::StatusOr<SequenceHandle> Insert(const SequenceRef& sequence, absl::string_view id, absl::string_view field);
 
-  // For snapshots (snapshot/family.cc).
+  // For snapshots (calls/snapshot.cc).
   std::vector<SequenceRef> FamilyOf(uint64_t number) const;          // the oldest first
   absl::StatusOr<SequenceRef> CopyOf(const Sequence& source) const;  // known to nobody else
   absl::StatusOr<std::vector<SequenceRef>> CopyFamily(const SequenceHandle& handle, SnapshotScope scope) const;
@@ -124,7 +124,7 @@ class IndexImpl : public Index, private SpillingIndex {
   absl::Status InsertFamily(const std::vector<SequenceRef>& family, RestoreInfo* info);
   absl::Status CheckSnapshots() const;
 
-  // For the idle tier (idle/spill.cc).
+  // For the idle tier (calls/spill.cc).
   std::vector<Family> IdleFamilies() const override;
   absl::StatusOr<bool> Spill(uint64_t family) override;
   bool CountsIn(const MemoryBudget& budget) const override { return context_.ledger.CountsIn(budget); }
@@ -174,7 +174,7 @@ class IndexImpl : public Index, private SpillingIndex {
   mutable Reencoder reencoder_;         // its thread ends before the rest does
 };
 
-// Writes a sequence that nobody changes meanwhile (snapshot/family.cc).
+// Writes a sequence that nobody changes meanwhile (calls/snapshot.cc).
 void SaveSequence(const Sequence& sequence, StateWriter* writer);
 
 // Describes a head's low-rank store; nullopt where that is nullptr.

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "index/config.h"
-#include "index/eviction/budget.h"
+#include "index/config/budget.h"
+#include "index/config/config.h"
 #include "index/scorers/scorer.h"
 #include "kernels/ops/search/search.h"
 
@@ -19,9 +19,6 @@ namespace seine {
 
 // Ids of sequences: 1 to kMaxIdLength printable ASCII characters without spaces.
 inline constexpr size_t kMaxIdLength = 128;
-// Whatever has a name has one of at most so many characters, here and on the wire: indexes, models, profiles, tenants,
-// nodes, snapshots.
-inline constexpr size_t kMaxNameLength = 128;
 bool IsSequenceId(absl::string_view id);
 
 // Names a sequence. A stale generation (the id was deleted and made again) is FAILED_PRECONDITION.

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "index/index.h"
-#include "index/storage/memory_budget.h"
+#include "index/memory/memory_budget.h"
 #include "service/access/tenant.h"
 
 namespace seine {

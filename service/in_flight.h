@@ -15,7 +15,7 @@
 #include <memory>
 #include <utility>
 
-#include "index/storage/memory_budget.h"
+#include "index/memory/memory_budget.h"
 
 namespace seine {
 

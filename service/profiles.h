@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "profile/filters.h"
 #include "profile/profile.h"
 

@@ -5,27 +5,13 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "service/core.h"
+#include "service/server_options.h"
 
 namespace seine {
-
-struct ServerOptions {
-  std::string listen;          // an address (address.h)
-  std::string metrics_listen;  // as ParseHttpAddress returns it (http_address.h); empty: no HTTP
-  bool polling = false;        // services.h
-  bool draining = false;       // it takes no new families, as after SetDraining
-  CoreOptions core;
-  TlsOptions tls;  // of TCP; beyond loopback there must be some, and a credential
-  AccessOptions access;
-  std::string audit_file;            // empty: there is none
-  std::vector<IndexConfig> indexes;  // made at start
-  SnapshotOptions snapshots;
-  IdleOptions idle{.folder = "", .spill_after = std::chrono::minutes(10)};
-};
 
 class Server {
  public:

@@ -13,8 +13,8 @@
 #include "bench/commands/invalid_flag.h"
 #include "bench/drift/drift.h"
 #include "bench/inputs/synthetic.h"
-#include "bench/report/drift_report.h"
 #include "bench/report/plot_file.h"
+#include "bench/tables/drift_report.h"
 #include "kernels/codecs/codec_traits.h"
 #include "profile/profile.h"
 

@@ -18,7 +18,7 @@
 #include "bench/inputs/layer_data.h"
 #include "bench/measures/step.h"
 #include "bench/report/plot_file.h"
-#include "bench/report/step_report.h"
+#include "bench/tables/step_report.h"
 #include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {

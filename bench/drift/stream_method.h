@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "bench/methods/truth.h"
+#include "bench/inputs/truth.h"
 #include "kernels/backend.h"
 #include "profile/profile.h"
 #include "profile/rope.h"

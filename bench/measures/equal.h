@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
+#include "bench/inputs/truth.h"
 #include "bench/methods/method.h"
-#include "bench/methods/truth.h"
 
 namespace seine::bench {
 

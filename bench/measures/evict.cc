@@ -7,9 +7,10 @@
 #include <iterator>
 #include <limits>
 
+#include "bench/inputs/truth.h"
+#include "index/eviction/select_kept.h"
 #include "bench/machine/parallel.h"
 #include "bench/measures/recall.h"
-#include "bench/methods/truth.h"
 #include "kernels/ops/select/select.h"
 
 namespace seine::bench {

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
 #include "bench/machine/bandwidth.h"
-#include "index/eviction/budget.h"
+#include "index/config/budget.h"
 #include "index/scorers/scorer.h"
 #include "profile/filters.h"
 #include "profile/profile.h"

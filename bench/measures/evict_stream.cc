@@ -10,7 +10,7 @@
 
 #include "bench/measures/recall.h"
 #include "index/index.h"
-#include "index/storage/memory_budget.h"
+#include "index/memory/memory_budget.h"
 
 namespace seine::bench {
 namespace {

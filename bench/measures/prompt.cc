@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/inputs/head_profile.h"
+#include "bench/inputs/truth.h"
 #include "bench/measures/recall.h"
-#include "bench/methods/truth.h"
 #include "bench/report/progress.h"
 #include "index/index.h"
 #include "kernels/codecs/codec_traits.h"

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "kernels/backend.h"
 #include "profile/profile.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "bench/inputs/layer_data.h"
 #include "bench/machine/bandwidth.h"
-#include "index/config.h"
+#include "index/config/config.h"
 
 namespace seine::bench {
 

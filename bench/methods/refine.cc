@@ -1,7 +1,7 @@
 // See refine.h.
 #include "bench/methods/refine.h"
 
-#include "bench/methods/truth.h"
+#include "bench/inputs/truth.h"
 
 namespace seine::bench {
 

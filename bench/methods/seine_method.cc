@@ -8,7 +8,7 @@
 #include "bench/measures/recall.h"
 #include "bench/methods/method.h"
 #include "bench/methods/seine_sequence.h"
-#include "index/retrieval/transforms.h"
+#include "index/transforms/transforms.h"
 #include "kernels/codecs/codec_traits.h"
 #include "profile/moments.h"
 

@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/names.h"
 
 namespace seine::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 #include "client/client.h"
 
 namespace seine::cli {

@@ -6,11 +6,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/names.h"
+#include "client/cli/base/retained_output.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/input/vector_file.h"
-#include "client/cli/names.h"
-#include "client/cli/retained_output.h"
 #include "profile/io/tensor_file.h"
 
 namespace seine::cli {

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags/eviction_flags.h"
 #include "client/cli/flags/subspace_options.h"
-#include "client/cli/names.h"
 
 namespace seine::cli {
 namespace {

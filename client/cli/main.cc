@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/command_line.h"
+#include "client/cli/base/command_line.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/help.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/flags/security_flags.h"
-#include "client/cli/help.h"
-#include "client/cli/names.h"
 #include "profile/io/mapping.h"
 #include "profile/io/standard_descriptors.h"
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/names.h"
 #include "profile/io/tensor_file.h"
 #include "profile/io/tensor_writer.h"
 

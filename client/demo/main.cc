@@ -7,11 +7,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/command_line.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/help.h"
-#include "client/cli/names.h"
-#include "client/cli/output.h"
+#include "client/cli/base/command_line.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/help.h"
+#include "client/cli/base/names.h"
+#include "client/cli/base/output.h"
 #include "client/client.h"
 #include "client/demo/print.h"
 #include "client/demo/replay.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 #include "client/demo/replay.h"
 #include "client/demo/timing.h"
 #include "client/demo/trace.h"

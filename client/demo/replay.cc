@@ -9,8 +9,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/output.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/output.h"
 #include "client/demo/exact.h"
 
 namespace seine::demo {

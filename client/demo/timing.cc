@@ -9,7 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 #include "client/demo/processor_share.h"
 
 namespace seine::demo {

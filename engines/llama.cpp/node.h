@@ -10,7 +10,7 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 #include "index/cells/seen_cells.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "index/prompt/prompt_block.h"
 #include "profile/rope.h"
 

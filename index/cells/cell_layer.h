@@ -19,9 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "index/cells/seen_cells.h"
-#include "index/config.h"
-#include "index/retrieval/transforms.h"
-#include "index/storage/memory.h"
+#include "index/config/config.h"
+#include "index/memory/memory.h"
+#include "index/transforms/transforms.h"
 #include "kernels/backend.h"
 
 namespace seine {

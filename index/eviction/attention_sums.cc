@@ -5,8 +5,8 @@
 #include <cmath>
 #include <utility>
 
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 
 namespace seine {
 

@@ -14,15 +14,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "index/memory/memory.h"
 #include "index/scorers/scorer.h"
 #include "index/storage/cow_ptr.h"
-#include "index/storage/memory.h"
 #include "kernels/host.h"
 
 namespace seine {
 
-class StateReader;  // index/snapshot/state_reader.h
-class StateWriter;  // index/snapshot/state_writer.h
+class StateReader;  // index/bytes/state_reader.h
+class StateWriter;  // index/bytes/state_writer.h
 
 // fp32, by place in each head (head_group_cache.h). Forks share a block until one side writes.
 //

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "index/eviction/select_kept.h"
 #include "index/scorers/scorers.h"
 #include "index/scorers/value_weight.h"
 #include "index/stop_status.h"

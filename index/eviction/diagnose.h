@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "index/eviction/budget.h"
+#include "index/config/budget.h"
 #include "index/scorers/scorer.h"
 
 namespace seine {

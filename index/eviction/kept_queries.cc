@@ -6,8 +6,8 @@
 #include <new>
 #include <utility>
 
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 
 namespace seine {
 

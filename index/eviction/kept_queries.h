@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "index/retrieval/query_fit.h"
-#include "index/storage/memory.h"
+#include "index/memory/memory.h"
+#include "index/transforms/query_fit.h"
 
 namespace seine {
 
-class StateReader;  // index/snapshot/state_reader.h
-class StateWriter;  // index/snapshot/state_writer.h
+class StateReader;  // index/bytes/state_reader.h
+class StateWriter;  // index/bytes/state_writer.h
 
 // Thread-safe: it has a lock of its own, under which no other is taken.
 class KeptQueries {

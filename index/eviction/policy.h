@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "index/scorers/scorer.h"
 #include "profile/filters.h"
 

@@ -14,8 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "index/bytes/files.h"
 #include "index/counts/sequence_use.h"
-#include "index/snapshot/snapshot_file.h"
 #include "kernels/stop.h"
 #include "kernels/thread_name.h"
 

@@ -20,12 +20,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/bytes/byte_stream.h"
+#include "index/bytes/file_ops.h"
 #include "index/counts/histogram.h"
-#include "index/sequence/fair_mutex.h"
-#include "index/snapshot/byte_stream.h"
-#include "index/snapshot/file_ops.h"
-#include "index/storage/memory_budget.h"
-#include "index/storage/reclaimer.h"
+#include "index/fair_mutex.h"
+#include "index/memory/memory_budget.h"
+#include "index/memory/reclaimer.h"
 
 namespace seine {
 

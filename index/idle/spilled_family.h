@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "index/fair_mutex.h"
 #include "index/idle/idle_tier.h"
-#include "index/sequence/fair_mutex.h"
 
 namespace seine {
 

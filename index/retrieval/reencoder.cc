@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "index/retrieval/query_fit.h"
 #include "index/sequence/layer_lock.h"
+#include "index/transforms/query_fit.h"
 #include "kernels/thread_name.h"
 
 namespace seine {

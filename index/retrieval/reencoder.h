@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "index/context.h"
-#include "index/sequence/fair_mutex.h"
+#include "index/fair_mutex.h"
 #include "index/sequence/sequence.h"
 #include "kernels/stop.h"
 

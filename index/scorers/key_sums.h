@@ -13,8 +13,8 @@
 
 namespace seine {
 
-class StateReader;  // index/snapshot/state_reader.h
-class StateWriter;  // index/snapshot/state_writer.h
+class StateReader;  // index/bytes/state_reader.h
+class StateWriter;  // index/bytes/state_writer.h
 
 // Which sums a scorer reads.
 struct SumsWanted {

@@ -6,10 +6,10 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "index/memory/memory.h"
 #include "index/scorers/scorers.h"
 #include "index/scorers/value_weight.h"
 #include "index/stop_status.h"
-#include "index/storage/memory.h"
 #include "kernels/math.h"
 #include "kernels/stop.h"
 #include "profile/field_error.h"

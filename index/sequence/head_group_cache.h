@@ -32,12 +32,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "index/context.h"
-#include "index/retrieval/query_fit.h"
 #include "index/scorers/scorer.h"
 #include "index/sequence/layer_facts.h"
 #include "index/storage/code_store.h"
 #include "index/storage/row_store.h"
 #include "index/subspace/low_rank_store.h"
+#include "index/transforms/query_fit.h"
 #include "kernels/host.h"
 
 namespace seine {

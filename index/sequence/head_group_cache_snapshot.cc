@@ -1,9 +1,9 @@
 // Caches in snapshots: a part of HeadGroupCache (head_group_cache.h).
 #include <algorithm>
 
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "index/sequence/head_group_cache.h"
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
 
 namespace seine {
 

@@ -16,13 +16,13 @@
 #include "absl/types/span.h"
 #include "index/context.h"
 #include "index/eviction/attention_sums.h"
-#include "index/eviction/dropped_positions.h"
 #include "index/eviction/kept_queries.h"
+#include "index/fair_mutex.h"
 #include "index/index.h"
-#include "index/retrieval/query_window.h"
-#include "index/sequence/fair_mutex.h"
+#include "index/sequence/dropped_positions.h"
 #include "index/sequence/head_group_cache.h"
 #include "index/sequence/layer_facts.h"
+#include "index/transforms/query_window.h"
 
 namespace seine {
 

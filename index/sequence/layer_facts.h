@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "index/retrieval/transforms.h"
 #include "index/subspace/low_rank_store.h"
+#include "index/transforms/transforms.h"
 
 namespace seine {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "index/sequence/fair_mutex.h"
+#include "index/fair_mutex.h"
 #include "index/sequence/layer.h"
 #include "index/stop_status.h"
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "index/eviction/select_kept.h"
 #include "index/scorers/attention.h"
 #include "index/scorers/scorers.h"
 #include "index/scorers/value_weight.h"

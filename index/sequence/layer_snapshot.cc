@@ -2,9 +2,9 @@
 // how often it was cut, which nobody asks after the process has ended.
 #include <utility>
 
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "index/sequence/layer.h"
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
 
 namespace seine {
 

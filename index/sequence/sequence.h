@@ -9,8 +9,8 @@
 
 #include "index/counts/sequence_use.h"
 #include "index/idle/spilled_family.h"
+#include "index/memory/memory.h"
 #include "index/sequence/layer.h"
-#include "index/storage/memory.h"
 
 namespace seine {
 

@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "index/snapshot/section_hash.h"
-#include "index/snapshot/snapshot_types.h"
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/section_hash.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
+#include "index/snapshot_types.h"
 
 namespace seine {
 

@@ -25,13 +25,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "index/snapshot/byte_stream.h"
-#include "index/snapshot/pace.h"
-#include "index/snapshot/piece_runner.h"
-#include "index/snapshot/section_hash.h"
+#include "index/bytes/byte_stream.h"
+#include "index/bytes/pace.h"
+#include "index/bytes/piece_runner.h"
+#include "index/bytes/section_hash.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "index/snapshot/snapshot_base.h"
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
 
 namespace seine {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "index/snapshot/section_hash.h"
+#include "index/bytes/section_hash.h"
 #include "profile/field_error.h"
 #include "profile/moments.h"
 #include "profile/profile.h"

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "index/retrieval/transforms.h"
+#include "index/memory/slab_pool.h"
 #include "index/storage/piece_list.h"
-#include "index/storage/slab_pool.h"
+#include "index/transforms/transforms.h"
 #include "kernels/backend.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"

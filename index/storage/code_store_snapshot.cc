@@ -1,8 +1,8 @@
 // Codes in snapshots, as they lie: a part of CodeStore (code_store.h).
 #include <utility>
 
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "index/storage/code_store.h"
 
 namespace seine {

@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "index/memory/memory.h"
 #include "index/storage/cow_ptr.h"
-#include "index/storage/memory.h"
 
 namespace seine {
 
-class StateReader;  // index/snapshot/state_reader.h
-class StateWriter;  // index/snapshot/state_writer.h
+class StateReader;  // index/bytes/state_reader.h
+class StateWriter;  // index/bytes/state_writer.h
 
 // How the entries of one piece lie in its buffer; planes may move with the capacity. Immutable, shared by all lists.
 class PieceFormat {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "index/storage/piece_list.h"
 
 namespace seine {

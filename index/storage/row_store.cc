@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "index/snapshot/state_reader.h"
+#include "index/bytes/state_reader.h"
 #include "kernels/host.h"
 
 namespace seine {

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/config/subspace_config.h"
 #include "index/subspace/basis.h"
-#include "index/subspace/options.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
 

@@ -28,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "index/storage/memory.h"
+#include "index/memory/memory.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/calibrate.h"
 #include "index/subspace/low_rank.h"
@@ -40,8 +40,8 @@
 
 namespace seine {
 
-class StateReader;  // index/snapshot/state_reader.h
-class StateWriter;  // index/snapshot/state_writer.h
+class StateReader;  // index/bytes/state_reader.h
+class StateWriter;  // index/bytes/state_writer.h
 
 inline constexpr int kMaxBlockTokens = 65536;  // places in a block are uint16
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "index/subspace/low_rank_store.h"
 #include "kernels/host.h"
 

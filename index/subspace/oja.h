@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "index/config/subspace_config.h"
 #include "index/subspace/basis.h"
-#include "index/subspace/options.h"
 #include "kernels/ops/learn/oja.h"
 #include "kernels/types.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "index/snapshot/state_reader.h"
-#include "index/snapshot/state_writer.h"
+#include "index/bytes/state_reader.h"
+#include "index/bytes/state_writer.h"
 #include "kernels/host.h"
 #include "kernels/math.h"
 

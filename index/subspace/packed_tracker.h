@@ -15,14 +15,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "index/config/subspace_config.h"
 #include "index/subspace/basis.h"
 #include "index/subspace/oja.h"
-#include "index/subspace/options.h"
 
 namespace seine {
 
-class StateReader;  // index/snapshot/state_reader.h
-class StateWriter;  // index/snapshot/state_writer.h
+class StateReader;  // index/bytes/state_reader.h
+class StateWriter;  // index/bytes/state_writer.h
 
 // Not thread-safe. What wakes is a function of what lay down, the same on every SIMD target.
 class PackedTracker {

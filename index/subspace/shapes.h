@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "index/subspace/low_rank_store.h"
 
 namespace seine {

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "index/storage/memory_budget.h"
+#include "index/memory/memory_budget.h"
 #include "service/scheduling/tenant_work.h"
 
 namespace seine {

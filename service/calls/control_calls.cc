@@ -10,9 +10,9 @@
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/validate.h"
-#include "service/families/kept_families.h"
 #include "service/fields/error.h"
 #include "service/fields/names.h"
+#include "service/kept_families.h"
 #include "service/snapshots/exit_snapshots.h"
 
 namespace seine {

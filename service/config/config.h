@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "seine/v1/index_service.pb.h"
 #include "service/fields/bytes.h"
-#include "service/server.h"
+#include "service/server_options.h"
 
 namespace seine {
 

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "index/snapshot/file_ops.h"
+#include "index/bytes/file_ops.h"
 #include "service/families/family_record.h"
 #include "service/snapshots/files/snapshot_folder.h"
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "index/snapshot/section_hash.h"
-#include "index/snapshot/snapshot_file.h"
+#include "index/bytes/files.h"
+#include "index/bytes/section_hash.h"
 
 namespace seine {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "index/snapshot/file_ops.h"
+#include "index/bytes/file_ops.h"
 
 namespace seine {
 

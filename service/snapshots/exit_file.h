@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/bytes/file_ops.h"
 #include "index/index.h"
-#include "index/snapshot/file_ops.h"
 
 namespace seine {
 

@@ -11,8 +11,8 @@
 #include "index/snapshot/snapshot_file.h"
 #include "kernels/stop.h"
 #include "service/access/tenant.h"
-#include "service/families/kept_families.h"
 #include "service/fields/bytes.h"
+#include "service/kept_families.h"
 #include "service/snapshots/exit_file.h"
 
 namespace seine {

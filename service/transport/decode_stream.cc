@@ -5,9 +5,9 @@
 #include <new>
 #include <utility>
 
-#include "service/access/presented.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/message_bytes.h"
+#include "service/transport/presented.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"
 

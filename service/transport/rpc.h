@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "kernels/stop.h"
-#include "service/access/presented.h"
 #include "service/core.h"
 #include "service/fields/error.h"
+#include "service/transport/presented.h"
 
 namespace seine {
 

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "service/access/presented.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
 #include "service/scheduling/long_work.h"
+#include "service/transport/presented.h"
 #include "service/transport/rpc.h"
 
 namespace seine {

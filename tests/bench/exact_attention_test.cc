@@ -1,5 +1,5 @@
 // The exact peer of the step bench is exact: attention in fp64 gives the same on every SIMD target.
-#include "bench/measures/exact_attention.h"
+#include "bench/inputs/exact_attention.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "bench/report/report.h"
+#include "bench/tables/recall_report.h"
 #include "tests/bench/test_util.h"
 
 namespace seine::bench {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "bench/methods/truth.h"
+#include "bench/inputs/truth.h"
 
 namespace seine::bench {
 namespace {

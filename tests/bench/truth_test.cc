@@ -1,5 +1,5 @@
 // The exact answer and its measures, against direct computations in double.
-#include "bench/methods/truth.h"
+#include "bench/inputs/truth.h"
 
 #include <gtest/gtest.h>
 

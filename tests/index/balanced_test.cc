@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "index/retrieval/transforms.h"
+#include "index/transforms/transforms.h"
 #include "profile/moments.h"
 #include "tests/index/made_up_model.h"
 

@@ -1,5 +1,5 @@
 // Every setting wrong once: the error names the field, in its text and as its payload.
-#include "index/config.h"
+#include "index/config/config.h"
 
 #include <gtest/gtest.h>
 

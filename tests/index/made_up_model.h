@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "index/config.h"
+#include "index/config/config.h"
 #include "profile/profile.h"
 #include "tests/index/test_util.h"
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "index/retrieval/query_window.h"
+#include "index/transforms/query_window.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
 #include "tests/index/made_up_model.h"

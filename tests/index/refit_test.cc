@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "index/retrieval/query_fit.h"
-#include "index/retrieval/query_window.h"
+#include "index/transforms/query_fit.h"
+#include "index/transforms/query_window.h"
 #include "tests/index/made_up_model.h"
 
 namespace seine {

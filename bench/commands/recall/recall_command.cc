@@ -15,9 +15,9 @@
 #include "bench/measures/equal.h"
 #include "bench/measures/recall.h"
 #include "bench/methods/peers.h"
-#include "bench/report/equal_report.h"
 #include "bench/report/plot_file.h"
-#include "bench/report/report.h"
+#include "bench/tables/equal_report.h"
+#include "bench/tables/recall_report.h"
 #include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "bench/commands/invalid_flag.h"
 #include "bench/commands/value_flag.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "kernels/codecs/codec_traits.h"
 
 namespace seine::bench {
@@ -32,7 +32,7 @@ absl::Status CheckValues(const RecallFlags& f) {
     }
   }
   if (f.refine < 0) return InvalidFlag("refine", "at least 0");
-  constexpr int kWidestWindow = 2048;  // index/config.h
+  constexpr int kWidestWindow = 2048;  // index/config/config.h
   if (f.window < kWindowTokens || f.window > kWidestWindow || f.window % kWindowTokens != 0) {
     return InvalidFlag("window",
                        absl::StrCat(f.window, " is no multiple of ", kWindowTokens, " up to ", kWidestWindow));

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
 #include "bench/methods/paper_schedule.h"
-#include "index/config.h"
+#include "index/config/config.h"
 #include "kernels/codecs/codec_traits.h"
 #include "profile/profile.h"
 #include "profile/rope.h"

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "index/subspace/options.h"
+#include "index/config/subspace_config.h"
 #include "kernels/backend.h"
 #include "profile/profile.h"
 #include "profile/rope.h"

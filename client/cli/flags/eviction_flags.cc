@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/names.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/names.h"
 #include "profile/filters.h"
 #include "profile/scorer_list.h"
 #include "profile/spelling.h"

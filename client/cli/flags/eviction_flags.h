@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 #include "client/types.h"
 
 namespace seine::cli {

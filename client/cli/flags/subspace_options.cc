@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/names.h"
+#include "client/cli/base/names.h"
 
 namespace seine::cli {
 namespace {

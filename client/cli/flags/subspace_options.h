@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 #include "client/types.h"
 
 namespace seine::cli {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/fleet/connections.h"
-#include "client/cli/names.h"
 #include "client/fleet/drain.h"
 
 namespace seine::cli {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/base/exit_code.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/fleet/connections.h"
 #include "client/fleet/families.h"
 #include "client/fleet/migration.h"

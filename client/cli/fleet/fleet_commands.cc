@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/base/exit_code.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/fleet/connections.h"
 #include "client/fleet/families.h"
 #include "client/fleet/fleet_client.h"

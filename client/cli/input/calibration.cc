@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/output.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/output.h"
 #include "profile/io/tensor_file.h"
 
 namespace seine::cli {

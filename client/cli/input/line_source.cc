@@ -10,7 +10,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/exit_code.h"
+#include "client/cli/base/exit_code.h"
 
 namespace seine::cli {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/exit_code.h"
+#include "client/cli/base/exit_code.h"
 #include "profile/io/tensor_file.h"
 
 namespace seine::cli {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 #include "client/client.h"
 
 namespace seine::cli {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
 #include "client/cli/live/ask.h"
-#include "client/cli/names.h"
 
 namespace seine::cli {
 namespace {

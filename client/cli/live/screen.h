@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 
 namespace seine::cli {
 

@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/base/exit_code.h"
+#include "client/cli/base/names.h"
 #include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
 #include "client/cli/live/ask.h"
 #include "client/cli/live/screen.h"
-#include "client/cli/names.h"
 
 namespace seine::cli {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "index/config.h"
+#include "index/config/config.h"
 
 namespace seine::llama {
 

@@ -20,8 +20,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/bytes/file_ops.h"
 #include "index/index.h"
-#include "index/snapshot/file_ops.h"
 #include "service/snapshots/files/without_ids.h"
 
 namespace seine {

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "index/snapshot/file_ops.h"
+#include "index/bytes/file_ops.h"
 
 namespace seine {
 

@@ -9,8 +9,8 @@
 #include "kernels/thread_name.h"
 #include "proto/channel/tensors.h"
 #include "proto/channel/wait.h"
-#include "service/access/presented.h"
 #include "service/transport/counted_step.h"
+#include "service/transport/presented.h"
 #include "service/transport/rpc.h"
 
 namespace seine {

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "service/access/presented.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
+#include "service/transport/presented.h"
 #include "service/transport/reflection/descriptor_answers.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"

@@ -8,7 +8,7 @@
 #include <future>
 #include <string>
 
-#include "client/cli/output.h"
+#include "client/cli/base/output.h"
 
 namespace seine::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "index/snapshot/section_hash.h"
+#include "index/bytes/section_hash.h"
 
 namespace seine::fuzz {
 namespace {

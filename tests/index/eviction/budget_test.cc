@@ -1,5 +1,5 @@
 // Budgets, tokens that are always kept, and the selection, against a plain sort.
-#include "index/eviction/budget.h"
+#include "index/eviction/select_kept.h"
 
 #include <gtest/gtest.h>
 

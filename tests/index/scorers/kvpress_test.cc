@@ -12,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "index/eviction/budget.h"
+#include "index/config/budget.h"
+#include "index/eviction/select_kept.h"
 #include "index/scorers/scorer.h"
 #include "index/scorers/value_weight.h"
 #include "profile/io/tensor_file.h"

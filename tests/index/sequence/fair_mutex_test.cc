@@ -1,5 +1,5 @@
 // The mutex that is taken in turn: it excludes, nobody overtakes, and a stopped call gives up.
-#include "index/sequence/fair_mutex.h"
+#include "index/fair_mutex.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Work beside steps pauses, and work alone does not.
-#include "index/snapshot/pace.h"
+#include "index/bytes/pace.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

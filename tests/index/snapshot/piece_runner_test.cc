@@ -1,5 +1,5 @@
 // A restore's pieces run where nobody else wants the processor, once steps come.
-#include "index/snapshot/piece_runner.h"
+#include "index/bytes/piece_runner.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "index/snapshot/pace.h"
+#include "index/bytes/pace.h"
 #include "tests/index/snapshot/states.h"
 
 namespace seine {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "index/snapshot/section_hash.h"
+#include "index/bytes/section_hash.h"
 
 namespace seine::testing {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "index/snapshot/byte_stream.h"
+#include "index/bytes/byte_stream.h"
 #include "tests/index/made_up_model.h"
 #include "tests/index/test_util.h"
 

@@ -1,6 +1,6 @@
 // Files written behind their caller: every size arrives whole, past the page cache or through it, and the first error
 // ends the work.
-#include "index/snapshot/write_behind.h"
+#include "index/bytes/write_behind.h"
 
 #include <gtest/gtest.h>
 

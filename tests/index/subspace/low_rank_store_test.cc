@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "index/storage/memory.h"
+#include "index/memory/memory.h"
 #include "index/subspace/low_rank.h"
 #include "kernels/backend.h"
 #include "kernels/math.h"

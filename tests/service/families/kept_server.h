@@ -13,7 +13,7 @@
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/core.h"
-#include "service/families/kept_families.h"
+#include "service/kept_families.h"
 #include "service/snapshots/exit_snapshots.h"
 #include "tests/service/fixture.h"
 

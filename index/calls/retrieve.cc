@@ -1,0 +1,75 @@
+// Retrieval of a batch: checks, the search, and what is learnt from having been asked.
+#include <algorithm>
+#include <utility>
+
+#include "index/bytes/pace.h"
+#include "index/index_impl.h"
+#include "index/quality/monitor.h"
+#include "index/retrieval/search_batch.h"
+#include "kernels/host.h"
+#include "profile/field_error.h"
+
+namespace seine {
+
+absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& item) const {
+  absl::StatusOr<SequenceRef> sequence = Find(item.sequence);
+  if (!sequence.ok()) return sequence;
+  const Geometry& g = context_.config.geometry;
+  if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
+  if (item.queries == nullptr) return BadField("queries", "no data");
+  NoteStep();
+  const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
+  const auto count = static_cast<int>(std::max<int64_t>(1, item.prompt_tokens) * g.num_q_heads);
+  const int64_t bad = host::FirstNonFinite(rows, count, g.head_dim);
+  if (bad < 0 && context_.counts != nullptr) (*sequence)->use.Asked(item.layer, context_.counts.get());
+  if (bad < 0) return sequence;
+  return BadField("queries", item.prompt_tokens > 0 ? absl::StrCat("token ", bad / g.num_q_heads, ", ") : "", "head ",
+                  bad % g.num_q_heads, " holds NaN or infinity, or its norm overflows");
+}
+
+// A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
+// which matters to no moment.
+void IndexImpl::RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const {
+  if (sequence->layers[item.layer]->RecordQueries(num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
+}
+
+absl::StatusOr<std::vector<ItemAnswer>> Index::Retrieve(absl::Span<const RetrieveItem> items,
+                                                        const SearchParams& params,
+                                                        const ProgressCallback& progress) const {
+  const auto checked = Check(params);
+  if (!checked.ok()) return checked.status();
+  return Retrieve(items, *checked, progress);
+}
+
+absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const RetrieveItem> items,
+                                                            const Checked<SearchParams>& params,
+                                                            const ProgressCallback& progress) const {
+  if (absl::Status s = CheckOwn(params); !s.ok()) return s;
+  std::vector<ItemAnswer> answers(items.size());
+  SearchBatch batch(&context_);
+  for (size_t i = 0; i < items.size(); ++i) {
+    absl::StatusOr<SequenceRef> sequence = CheckItem(items[i]);
+    answers[i].status = sequence.status();
+    if (sequence.ok() && items[i].positions != nullptr) {
+      answers[i].status = BadField("positions", "given to a retrieval, which chooses them itself");
+    }
+    if (sequence.ok() && items[i].prompt_tokens > 0) {
+      answers[i].status = BadField("queries", "a prompt's, which are attended and not retrieved for");
+    }
+    if (!answers[i].status.ok()) continue;
+    if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
+    batch.Add(*std::move(sequence), &items[i], i);
+  }
+  if (absl::Status s = batch.Search(*params, progress); !s.ok()) return s;
+  if (context_.quality != nullptr) context_.quality->Sample(batch);
+  for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
+  batch.KeepQueries();
+  batch.Unlock();
+  for (const SearchBatch::Target& target : batch.targets()) {
+    const ItemAnswer& answer = answers[target.place];
+    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
+  }
+  return answers;
+}
+
+}  // namespace seine
