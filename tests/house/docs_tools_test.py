@@ -200,6 +200,46 @@ class PagesTest(Tree):
         self.assertEqual(len(self.long("CONTRIBUTING.md", "a\n" * 151)), 1 + 1)  # and a sentence of 151 words
 
 
+class DecisionsTest(Tree):
+    def run_tool(self, *arguments):
+        command = [sys.executable, str(TOOLS / "decisions.py"), *arguments, str(self.root)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def page(self, name, status="Holds since 2026-01-02.", title=None):
+        self.write(f"docs/decisions/{name}.md", f"# {title or pathlib.Path(name).name[:4] + ': A title'}\n\n{status}\n\n## Decision\n")
+
+    def setUp(self):
+        super().setUp()
+        self.page("service/0002-b")
+        self.page("codecs/0003-c", "Replaced on 2026-01-03 by [0002](../service/0002-b.md).")
+        self.page("codecs/0001-a", "Holds since 2026-01-02. It was tried for a week.")
+
+    def test_the_index_is_by_subject_and_in_order(self):
+        self.assertEqual(self.run_tool().returncode, 0)
+        text = (self.root / "docs/decisions/README.md").read_text(encoding="utf-8")
+        places = [text.index(part) for part in ("## Codecs", "0001-a.md) | A title | holds", "0003-c.md) | A title | replaced", "## Service", "0002-b")]
+        self.assertEqual(places, sorted(places))
+        self.assertEqual(self.run_tool("--check").returncode, 0)
+        self.page("service/0004-d")
+        told = self.run_tool("--check")
+        self.assertEqual((told.returncode, "differs from its pages" in told.stderr), (1, True))
+
+    def test_each_fault_is_named(self):
+        for what, fault in (
+            ({"status": "It holds."}, "says neither"),
+            ({"status": "Replaced on 2026-01-03."}, "says neither"),
+            ({"status": "Holds since May."}, "says neither"),
+            ({"title": "0005: Another's number"}, "does not begin with"),
+            ({"title": "6. A title"}, "does not begin with"),
+        ):
+            self.page("service/0006-f", **what)
+            told = self.run_tool()
+            self.assertEqual((told.returncode, fault in told.stderr), (1, True), what)
+        self.page("service/0006-f")
+        self.page("codecs/0006-g")
+        self.assertIn("two pages are 0006", self.run_tool().stderr)
+
+
 class ProtosTest(Tree):
     PROTO = """// What it is for.
 syntax = "proto3";
