@@ -15,20 +15,11 @@
 #include "absl/strings/strip.h"
 #include "client/channel_security.h"
 #include "client/convert/convert.h"
+#include "client/endpoint.h"
 
 namespace seine::client {
 
 // The path of "unix:///path", "unix:path", or of a path with a slash in it.
-std::string SocketPath(const std::string& endpoint) {
-  absl::string_view path = endpoint;
-  const bool bare =
-      absl::StartsWith(endpoint, "/") || (absl::StrContains(endpoint, "/") && !absl::StrContains(endpoint, ":"));
-  if (bare) return endpoint;
-  if (!absl::ConsumePrefix(&path, "unix:")) return "";
-  absl::ConsumePrefix(&path, "//");
-  return std::string(path);
-}
-
 namespace {
 
 // `why`: empty: as the endpoint has it.
@@ -62,26 +53,6 @@ absl::Status CheckFolderInTmp(const std::string& endpoint, const std::string& pa
 }
 
 }  // namespace
-
-absl::Status CheckEndpoint(const std::string& endpoint) {
-  constexpr absl::string_view kForms = "expected unix:///path/to/socket, /path/to/socket or host:port";
-  const std::string path = SocketPath(endpoint);
-  if (!path.empty() || absl::StartsWith(endpoint, "unix:")) {
-    if (path.empty()) return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": ", kForms));
-    if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-      return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": a socket's path has at most ",
-                                                     sizeof(sockaddr_un::sun_path) - 1, " bytes"));
-    }
-    return absl::OkStatus();
-  }
-  const size_t colon = endpoint.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 || absl::StrContains(endpoint, "/") ||
-      !absl::SimpleAtoi(endpoint.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("endpoint ", endpoint, ": ", kForms));
-  }
-  return absl::OkStatus();
-}
 
 std::string EndpointFromEnvironment() {
   const char* server = std::getenv("SEINE_SERVER");

@@ -14,17 +14,11 @@
 
 namespace seine::client {
 
-// INVALID_ARGUMENT for an endpoint of another form than client.h names.
-absl::Status CheckEndpoint(const std::string& endpoint);
-
 // A connected channel. Every channel has its own connection, so that a polling stream's socket is watched by nobody
 // else.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectChannel(const std::string& endpoint, const Options& options);
 
 absl::Status FromGrpc(const grpc::Status& status, const std::string& endpoint);
-
-// The path of a Unix socket's endpoint; empty: the endpoint is of another kind.
-std::string SocketPath(const std::string& endpoint);
 
 // A stream over gRPC, with a connection of its own. `fallback`: DecodeStream::fallback().
 absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(const std::string& endpoint, const Options& options,

@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
+#include "client/endpoint.h"
 #include "profile/io/file.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 

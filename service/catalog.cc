@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "profile/field_error.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

@@ -19,8 +19,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/counts/counts.h"
+#include "index/idle/idle_tier.h"
 #include "index/index.h"
 #include "index/memory/memory_budget.h"
+#include "index/quality/monitor.h"
+#include "kernels/backend.h"
 #include "service/access/tenant.h"
 
 namespace seine {

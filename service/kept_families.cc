@@ -4,6 +4,12 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "service/event_log.h"
+#include "service/families/family_record.h"
+#include "service/families/family_records.h"
+#include "service/families/sequence_families.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 namespace {

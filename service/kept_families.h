@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "index/index.h"
 #include "service/core.h"
+#include "service/families/sequence_families.h"
 
 namespace seine {
 

@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "index/idle/idle_tier.h"
+#include "service/access/access.h"
+#include "service/access/tls_files.h"
 #include "service/core.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "service/core.h"
+#include "service/open_calls.h"
 #include "service/transport/decode_lanes.h"
 #include "service/transport/health.h"
 #include "service/transport/reflection/reflection_calls.h"

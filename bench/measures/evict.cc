@@ -8,9 +8,10 @@
 #include <limits>
 
 #include "bench/inputs/truth.h"
-#include "index/eviction/select_kept.h"
+#include "bench/machine/median.h"
 #include "bench/machine/parallel.h"
 #include "bench/measures/recall.h"
+#include "index/eviction/select_kept.h"
 #include "kernels/ops/select/select.h"
 
 namespace seine::bench {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/machine/median.h"
 #include "bench/measures/recall.h"
 #include "index/index.h"
 #include "index/memory/memory_budget.h"

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/inputs/head_profile.h"
 #include "bench/inputs/truth.h"
+#include "bench/machine/median.h"
 #include "bench/measures/recall.h"
 #include "bench/report/progress.h"
 #include "index/index.h"

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "bench/machine/median.h"
 #include "bench/report/progress.h"
 
 namespace seine::bench {
@@ -149,13 +150,6 @@ class Runner {
 };
 
 }  // namespace
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 absl::StatusOr<std::vector<Row>> MeasureRecall(const Dataset& dataset, const RecallOptions& options,
                                                const std::vector<std::unique_ptr<Method>>& methods,

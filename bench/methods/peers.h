@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "bench/measures/recall.h"
+#include "bench/methods/recall_row.h"
 
 namespace seine::bench {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/measures/recall.h"
+#include "bench/machine/median.h"
 #include "bench/methods/method.h"
 #include "bench/methods/seine_sequence.h"
 #include "index/transforms/transforms.h"

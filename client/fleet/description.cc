@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
+#include "client/endpoint.h"
 #include "profile/io/json.h"
 
 namespace seine::client {

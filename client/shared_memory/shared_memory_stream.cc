@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel.h"
 #include "client/convert/convert.h"
+#include "client/endpoint.h"
 #include "client/fork.h"
 #include "client/shared_memory/shared_memory_link.h"
 #include "proto/channel/block_message.h"

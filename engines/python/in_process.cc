@@ -10,8 +10,12 @@
 #include "client/fork.h"
 #include "engines/python/connection.h"
 #include "engines/python/errors.h"
+#include "kernels/backend.h"
 #include "kernels/stop.h"
 #include "service/calls/calls.h"
+#include "service/fields/error.h"
+#include "service/profiles.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "service/transport/rpc_methods.h"
 
 namespace seine::python {

@@ -16,6 +16,7 @@
 #include "client/convert/convert.h"
 #include "client/convert/eviction.h"
 #include "client/convert/pieces.h"
+#include "client/endpoint.h"
 #include "engines/python/connection.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"

@@ -17,15 +17,11 @@
 
 #include "index/counts/counts.h"
 #include "index/quality/compare.h"
+#include "index/quality/quality_options.h"
 #include "index/quality/sample.h"
 #include "kernels/stop.h"
 
 namespace seine {
-
-struct QualityOptions {
-  double sample = 0;   // share of the retrieved items, in [0, 1]; 0: none
-  double share = .02;  // of one core that comparisons may take, in (0, 1]
-};
 
 // Thread-safe. Serves any number of indexes; each calls Leave before it goes.
 class QualityMonitor {

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "index/memory/memory_budget.h"
 #include "service/fields/error.h"
 
 namespace seine {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "index/memory/memory_budget.h"
 #include "service/access/caller.h"
 #include "service/access/credentials.h"
 #include "service/access/quotas.h"

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "service/access/role.h"
 #include "service/access/tenant.h"
+#include "service/scheduling/tenant_work.h"
 
 namespace seine {
 

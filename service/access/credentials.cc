@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "index/counts/counts.h"
 #include "index/types.h"
 #include "service/access/wrong_setting.h"
 #include "service/fields/names.h"

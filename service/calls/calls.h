@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "index/index.h"
 #include "seine/v1/admin_service.pb.h"
 #include "seine/v1/eviction_service.pb.h"
 #include "seine/v1/index_service.pb.h"
@@ -25,6 +26,7 @@
 #include "service/calls/convert/validate.h"
 #include "service/calls/retriever.h"
 #include "service/core.h"
+#include "service/families/sequence_families.h"
 
 namespace seine {
 

@@ -5,15 +5,24 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "index/index.h"
+#include "index/memory/memory_budget.h"
+#include "kernels/backend.h"
 #include "profile/field_error.h"
 #include "profile/profile.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/validate.h"
+#include "service/catalog.h"
+#include "service/event_log.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 #include "service/fields/names.h"
 #include "service/kept_families.h"
 #include "service/snapshots/exit_snapshots.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_bases.h"
 
 namespace seine {
 namespace {

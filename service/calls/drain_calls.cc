@@ -2,8 +2,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "index/index.h"
 #include "service/access/caller.h"
 #include "service/calls/calls.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 
 namespace seine {

@@ -2,8 +2,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "index/index.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/eviction.h"
+#include "service/event_log.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 
 namespace seine {

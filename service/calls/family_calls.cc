@@ -3,7 +3,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "index/index.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 #include "service/fields/names.h"
 #include "service/kept_families.h"

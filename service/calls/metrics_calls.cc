@@ -1,7 +1,12 @@
 // AdminService's GetMetrics.
 #include "absl/strings/str_cat.h"
+#include "index/counts/counts.h"
+#include "index/counts/histogram.h"
+#include "index/index.h"
+#include "kernels/backend.h"
 #include "service/access/caller.h"
 #include "service/calls/calls.h"
+#include "service/catalog.h"
 #include "service/fields/error.h"
 
 namespace seine {

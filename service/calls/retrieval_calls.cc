@@ -8,12 +8,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "index/counts/counts.h"
+#include "index/index.h"
+#include "service/access/access.h"
+#include "service/access/caller.h"
 #include "service/calls/announcing_moment.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/eviction.h"
 #include "service/calls/convert/validate.h"
+#include "service/catalog.h"
+#include "service/event_log.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
+#include "service/in_flight.h"
 
 namespace seine {
 namespace {

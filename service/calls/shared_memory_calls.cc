@@ -3,8 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/channel/memory.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
+#include "service/channel_offers.h"
 #include "service/fields/error.h"
+#include "service/in_flight.h"
 
 namespace seine {
 

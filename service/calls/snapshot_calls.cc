@@ -1,12 +1,17 @@
 // Snapshot and Restore of SequenceService.
 #include "absl/strings/str_cat.h"
+#include "index/index.h"
 #include "index/snapshot/snapshot_file.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/wire_enum.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 #include "service/fields/names.h"
 #include "service/kept_families.h"
+#include "service/snapshots/files/snapshot_bases.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 namespace {

@@ -7,6 +7,7 @@
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/eviction.h"
 #include "service/calls/convert/subspace.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 
 namespace seine {

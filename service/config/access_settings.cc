@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "service/access/access.h"
 #include "service/access/guards.h"
+#include "service/access/tls_files.h"
 #include "service/config/optional_text.h"
 
 namespace seine {

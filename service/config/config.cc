@@ -12,9 +12,11 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "kernels/backend.h"
 #include "profile/spelling.h"
 #include "service/calls/convert/convert.h"
 #include "service/catalog.h"
+#include "service/channel_offers.h"
 #include "service/config/access_settings.h"
 #include "service/config/idle_settings.h"
 #include "service/config/metrics_settings.h"
@@ -23,6 +25,8 @@
 #include "service/config/snapshot_settings.h"
 #include "service/config/yaml_message.h"
 #include "service/fields/error.h"
+#include "service/profiles.h"
+#include "service/snapshots/files/exit_files.h"
 #include "service/transport/sockets/address.h"
 
 namespace seine {

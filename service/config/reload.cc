@@ -7,7 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "service/access/access.h"
+#include "service/access/audit_log.h"
+#include "service/access/tls_files.h"
 #include "service/log.h"
+#include "service/profiles.h"
 
 namespace seine {
 namespace {

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "service/config/config.h"
 #include "service/core.h"
+#include "service/profiles.h"
 
 namespace seine {
 

@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "service/config/optional_text.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 namespace {

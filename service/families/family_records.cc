@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/checked_text.h"
 #include "service/fields/error.h"
 

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "index/bytes/file_ops.h"
 #include "service/families/family_record.h"
+#include "service/families/sequence_families.h"
 #include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {

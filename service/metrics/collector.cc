@@ -2,12 +2,26 @@
 
 #include <prometheus/text_serializer.h>
 
+#include "index/counts/counts.h"
+#include "index/idle/idle_tier.h"
+#include "index/index.h"
+#include "kernels/backend.h"
 #include "profile/scorer_list.h"
+#include "service/call_counts.h"
+#include "service/catalog.h"
+#include "service/channel_offers.h"
+#include "service/event_log.h"
+#include "service/families/sequence_families.h"
+#include "service/in_flight.h"
 #include "service/log.h"
 #include "service/metrics/build_info.h"
 #include "service/metrics/families.h"
 #include "service/metrics/tenant_families.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_bases.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "service/transport/rpc_methods.h"
+#include "service/transport/sockets/connections.h"
 
 namespace seine {
 namespace {

@@ -13,6 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "index/counts/counts.h"
+#include "index/counts/histogram.h"
+#include "index/index.h"
 #include "service/core.h"
 
 namespace seine {

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "service/snapshots/files/exit_files.h"
 #include "service/transport/sockets/address.h"
 
 namespace seine {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "service/metrics/http_connections.h"
+#include "service/snapshots/files/exit_files.h"
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/port.h"
 

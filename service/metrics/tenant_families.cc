@@ -1,4 +1,7 @@
 #include "service/metrics/tenant_families.h"
+#include "index/counts/histogram.h"
+#include "service/access/access.h"
+#include "service/scheduling/executor.h"
 
 #include <memory>
 #include <string>

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "index/memory/memory_budget.h"
 #include "service/fields/bytes.h"
 
 namespace seine {

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "index/counts/histogram.h"
 #include "kernels/priority.h"
 #include "service/scheduling/fair_queue.h"
 #include "service/scheduling/sharing.h"

@@ -11,9 +11,16 @@
 #include "index/snapshot/snapshot_file.h"
 #include "kernels/stop.h"
 #include "service/access/tenant.h"
+#include "service/catalog.h"
+#include "service/event_log.h"
+#include "service/families/family_records.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/bytes.h"
+#include "service/in_flight.h"
 #include "service/kept_families.h"
 #include "service/snapshots/exit_file.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 namespace {

@@ -4,7 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "index/index.h"
 #include "service/core.h"
+#include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
 

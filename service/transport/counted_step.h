@@ -5,8 +5,10 @@
 #include <functional>
 #include <new>
 
+#include "kernels/stop.h"
 #include "service/calls/calls.h"
 #include "service/core.h"
+#include "service/fields/error.h"
 
 namespace seine {
 

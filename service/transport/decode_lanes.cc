@@ -8,6 +8,7 @@
 
 #include "kernels/machine/limits.h"
 #include "kernels/thread_name.h"
+#include "service/scheduling/sharing.h"
 #include "service/transport/decode_stream.h"
 
 namespace seine {

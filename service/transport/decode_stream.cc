@@ -5,6 +5,15 @@
 #include <new>
 #include <utility>
 
+#include "kernels/stop.h"
+#include "service/call_counts.h"
+#include "service/calls_under_way.h"
+#include "service/event_log.h"
+#include "service/fields/error.h"
+#include "service/in_flight.h"
+#include "service/open_calls.h"
+#include "service/scheduling/executor.h"
+#include "service/scheduling/sharing.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/message_bytes.h"
 #include "service/transport/presented.h"

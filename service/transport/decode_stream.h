@@ -9,7 +9,9 @@
 #include <mutex>
 #include <optional>
 
+#include "kernels/stop.h"
 #include "seine/v1/retrieval_service.pb.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "service/core.h"
+#include "service/open_calls.h"
 #include "service/transport/wire_service.h"
 
 namespace seine {

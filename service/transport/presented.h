@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "service/access/access.h"
+#include "service/access/caller.h"
 #include "service/core.h"
 
 namespace seine {

@@ -11,7 +11,9 @@
 #include "seine/v1/sequence_service.grpc.pb.h"
 #include "seine/v1/shared_memory_service.grpc.pb.h"
 #include "seine/v1/subspace_service.grpc.pb.h"
+#include "service/access/audit_log.h"
 #include "service/calls/calls.h"
+#include "service/fields/error.h"
 #include "service/transport/message_bytes.h"
 #include "service/transport/rpc.h"
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "service/core.h"
+#include "service/open_calls.h"
 #include "service/transport/rpc_methods.h"
 #include "service/transport/wire_service.h"
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "service/open_calls.h"
 #include "service/transport/event.h"
 #include "service/transport/rpc.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "bench/machine/median.h"
 #include "bench/tables/recall_report.h"
 #include "tests/bench/test_util.h"
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "service/catalog.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/backend.h"
+#include "service/catalog.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "index/index.h"
 #include "tests/index/test_util.h"
 
 namespace seine {

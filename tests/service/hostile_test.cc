@@ -13,9 +13,13 @@
 #include <future>
 #include <thread>
 
+#include "kernels/stop.h"
 #include "seine/v1/subspace_service.grpc.pb.h"
+#include "service/in_flight.h"
 #include "service/open_calls.h"
+#include "service/scheduling/executor.h"
 #include "service/transport/rpc_methods.h"
+#include "service/transport/sockets/connections.h"
 #include "service/transport/sockets/descriptors.h"
 #include "tests/service/fixture.h"
 

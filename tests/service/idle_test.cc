@@ -3,7 +3,10 @@
 
 #include <map>
 
+#include "index/idle/idle_tier.h"
+#include "index/memory/memory_budget.h"
 #include "service/calls/convert/convert.h"
+#include "service/catalog.h"
 #include "service/snapshots/exit_snapshots.h"
 #include "tests/service/fixture.h"
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "index/memory/memory_budget.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "service/process/fallen_peak.h"
 #include "service/transport/message_bytes.h"

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "service/transport/sockets/connections.h"
 #include "tests/default_folder.h"
 #include "tests/service/fixture.h"
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/backend.h"
 #include "service/server.h"
 #include "service/snapshots/files/far_folder.h"
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "profile/io/tensor_writer.h"
+#include "service/catalog.h"
 #include "service/config/config.h"
+#include "service/profiles.h"
 #include "tests/index/made_up_model.h"
 #include "tests/service/fixture.h"
 

@@ -8,6 +8,7 @@
 #include <latch>
 #include <thread>
 
+#include "service/scheduling/executor.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

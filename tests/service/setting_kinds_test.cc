@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "service/access/access.h"
 #include "service/access/guards.h"
+#include "service/access/tls_files.h"
 #include "service/config/config.h"
 #include "tests/service/seined/seined_process.h"
 

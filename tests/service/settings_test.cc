@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "kernels/backend.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

@@ -6,9 +6,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "index/index.h"
 #include "index/snapshot/snapshot_file.h"
 #include "service/calls/convert/convert.h"
+#include "service/catalog.h"
 #include "service/snapshots/exit_snapshots.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/service/access/access_fixture.h"
 
 namespace seine::test {

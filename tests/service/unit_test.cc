@@ -26,6 +26,8 @@
 #include "service/fields/error.h"
 #include "service/fields/names.h"
 #include "service/scheduling/executor.h"
+#include "service/scheduling/sharing.h"
+#include "service/snapshots/files/exit_files.h"
 #include "service/snapshots/files/snapshot_folder.h"
 #include "service/transport/sockets/address.h"
 

@@ -21,7 +21,7 @@ from pydoc_data.topics import topics
 from typing import Callable
 
 BUILD = Path("build/llama")
-EVERYTHING = {"SEINE_MIN_KV": "256", "SEINE_TOP_K": "65536", "SEINE_REFINE": "65536", "SEINE_BETA": "1"}
+EVERYTHING = {"SEINE_MIN_KV": "256", "SEINE_TOP_K": "65536", "SEINE_REFINE": "65536", "SEINE_BETA": "1", "SEINE_PROMPT": "exact"}
 NEAR_TIE = 0.05  # of log-probabilities: what rounding may turn over
 SAME = 0.1  # of a chosen token's log-probability: llama.cpp adds values up in fp16, the plug-in in fp32
 LEAST_COMPARED = 0.25  # of all tokens: behind a near tie that was turned over, the two texts are different ones

@@ -1,4 +1,5 @@
 // Descriptions of indexes, sequences, heads and profiles as wire messages: a part of convert.h.
+#include "index/index.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
 #include "service/calls/convert/convert.h"

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "index/bytes/file_ops.h"
 #include "index/bytes/files.h"
 #include "service/access/wrong_setting.h"
 #include "service/fields/error.h"

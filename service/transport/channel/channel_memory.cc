@@ -10,6 +10,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "service/fields/error.h"
 #include "service/transport/rpc.h"
 
 namespace seine {

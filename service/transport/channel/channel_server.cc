@@ -14,6 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/thread_name.h"
+#include "service/channel_offers.h"
+#include "service/event_log.h"
+#include "service/in_flight.h"
 
 namespace seine {
 namespace {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "service/channel_offers.h"
 #include "service/core.h"
 #include "service/transport/channel/shared_channel.h"
 #include "service/transport/sockets/address.h"

@@ -19,6 +19,7 @@
 #include "proto/channel/block_message.h"
 #include "proto/channel/frame.h"
 #include "seine/v1/retrieval_service.pb.h"
+#include "service/access/caller.h"
 #include "service/calls/calls.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"

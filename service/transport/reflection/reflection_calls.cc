@@ -5,6 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "kernels/stop.h"
+#include "service/calls_under_way.h"
+#include "service/event_log.h"
+#include "service/fields/error.h"
 #include "service/in_flight.h"
 #include "service/open_calls.h"
 #include "service/transport/presented.h"

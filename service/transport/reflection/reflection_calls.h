@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "service/core.h"
+#include "service/open_calls.h"
 #include "service/transport/wire_service.h"
 
 namespace seine {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/stop.h"
 #include "proto/channel/frame.h"
 #include "proto/channel/tensors.h"
 #include "service/transport/counted_step.h"

@@ -3,6 +3,7 @@
 #include "service/access/credentials.h"
 #include "service/access/quotas.h"
 #include "service/config/config.h"
+#include "service/snapshots/files/exit_files.h"
 #include "tests/fuzz/targets/targets.h"
 
 namespace seine::fuzz {

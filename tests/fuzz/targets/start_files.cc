@@ -8,8 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "profile/io/json.h"
+#include "service/families/family_record.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/checked_text.h"
 #include "service/fields/names.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/fuzz/mutate/steps.h"
 #include "tests/fuzz/targets/targets.h"
 #include "tests/service/families/kept_server.h"

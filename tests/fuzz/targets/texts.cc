@@ -14,6 +14,7 @@
 #include "service/access/credentials.h"
 #include "service/config/config.h"
 #include "service/fields/error.h"
+#include "service/snapshots/files/exit_files.h"
 #include "service/transport/sockets/address.h"
 #include "tests/fuzz/targets/targets.h"
 

@@ -8,6 +8,9 @@
 #include <sstream>
 #include <thread>
 
+#include "index/memory/memory_budget.h"
+#include "service/access/access.h"
+#include "service/access/audit_log.h"
 #include "tests/service/access/access_fixture.h"
 
 namespace seine::test {

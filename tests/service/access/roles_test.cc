@@ -6,6 +6,7 @@
 
 #include <map>
 
+#include "service/access/access.h"
 #include "service/transport/rpc_methods.h"
 #include "tests/service/access/access_fixture.h"
 

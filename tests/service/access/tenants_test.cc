@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "service/access/access.h"
 #include "service/log.h"
 #include "tests/service/access/access_fixture.h"
 #include "tests/service/channel/raw_channel.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "service/access/guards.h"
+#include "service/access/tls_files.h"
 #include "tests/service/access/access_fixture.h"
 
 namespace seine::test {

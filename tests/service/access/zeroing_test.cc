@@ -8,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "index/memory/memory_budget.h"
+#include "kernels/backend.h"
+#include "service/access/caller.h"
 #include "service/backends/forwarding_backend.h"
 #include "service/calls/calls.h"
 #include "tests/service/fixture.h"

@@ -17,6 +17,8 @@
 #include <thread>
 
 #include "proto/channel/wait.h"
+#include "service/channel_offers.h"
+#include "service/in_flight.h"
 #include "service/transport/sockets/descriptors.h"
 #include "tests/service/channel/raw_channel.h"
 

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "service/channel_offers.h"
+#include "service/in_flight.h"
 #include "tests/service/channel/raw_channel.h"
 
 namespace seine::test {

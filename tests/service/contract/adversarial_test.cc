@@ -3,6 +3,8 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "service/fields/error.h"
+#include "service/snapshots/files/exit_files.h"
 #include "tests/service/contract/adversary.h"
 #include "tests/service/contract/spoil.h"
 

@@ -6,6 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/stop.h"
+#include "service/catalog.h"
+#include "service/families/sequence_families.h"
 #include "service/transport/counted_step.h"
 #include "service/transport/message_bytes.h"
 #include "tests/index/test_util.h"

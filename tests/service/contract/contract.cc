@@ -5,6 +5,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/backend.h"
+#include "service/families/sequence_families.h"
+#include "service/profiles.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/index/made_up_model.h"
 
 namespace seine::test {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "service/channel_offers.h"
 #include "tests/service/contract/contract.h"
 
 namespace seine::test {

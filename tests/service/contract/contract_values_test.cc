@@ -5,6 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "index/index.h"
+#include "kernels/backend.h"
+#include "service/catalog.h"
 #include "service/fields/error.h"
 #include "tests/index/test_util.h"
 #include "tests/service/contract/contract.h"

@@ -1,6 +1,7 @@
 // Prepares what every case of an error needs, and runs the cases.
 #include "tests/service/errors/errors_fixture.h"
 
+#include "kernels/backend.h"
 #include "tests/service/contract/fields.h"
 
 namespace seine::test {

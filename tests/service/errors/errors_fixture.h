@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

@@ -1,6 +1,7 @@
 // Wrong fields of the calls that make, show and delete indexes and sequences.
 #include <limits>
 
+#include "index/index.h"
 #include "tests/service/errors/errors_fixture.h"
 
 namespace seine::test {

@@ -2,6 +2,7 @@
 // told.
 #include <gtest/gtest.h>
 
+#include "service/families/sequence_families.h"
 #include "tests/service/families/family_node.h"
 
 namespace seine::test {

@@ -1,4 +1,7 @@
 // Families that the idle tier has on disk, or may not have there: frozen, moved, deleted, read.
+#include "index/idle/idle_tier.h"
+#include "index/memory/memory_budget.h"
+#include "service/catalog.h"
 #include "tests/service/families/family_node.h"
 
 namespace seine::test {

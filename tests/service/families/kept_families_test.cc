@@ -8,8 +8,14 @@
 #include <iterator>
 
 #include "absl/strings/match.h"
+#include "index/index.h"
+#include "service/catalog.h"
+#include "service/families/family_record.h"
+#include "service/families/sequence_families.h"
 #include "service/fields/checked_text.h"
 #include "service/snapshots/exit_file.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/service/families/kept_server.h"
 
 namespace seine::test {

@@ -9,12 +9,18 @@
 #include <memory>
 #include <string>
 
+#include "index/bytes/file_ops.h"
 #include "kernels/backend.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
+#include "service/catalog.h"
 #include "service/core.h"
+#include "service/families/family_records.h"
+#include "service/families/sequence_families.h"
 #include "service/kept_families.h"
 #include "service/snapshots/exit_snapshots.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

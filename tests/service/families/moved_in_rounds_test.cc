@@ -3,6 +3,9 @@
 
 #include <filesystem>
 
+#include "service/catalog.h"
+#include "service/families/sequence_families.h"
+#include "service/snapshots/files/snapshot_bases.h"
 #include "tests/service/families/family_node.h"
 
 namespace seine::test {

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <thread>
 
+#include "index/memory/memory_budget.h"
 #include "service/calls/calls.h"
 #include "service/metrics/collector.h"
 #include "tests/service/fixture.h"

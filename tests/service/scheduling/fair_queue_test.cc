@@ -9,6 +9,8 @@
 #include "service/scheduling/call_costs.h"
 #include "service/scheduling/fair_queue.h"
 #include "service/scheduling/long_work.h"
+#include "service/scheduling/sharing.h"
+#include "service/scheduling/tenant_work.h"
 
 namespace seine {
 namespace {

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/priority.h"
 #include "kernels/stop.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
+#include "service/scheduling/tenant_work.h"
 
 namespace seine {
 namespace {

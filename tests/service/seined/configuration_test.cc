@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "kernels/backend.h"
 #include "tests/service/seined/seined_process.h"
 
 namespace seine::test {

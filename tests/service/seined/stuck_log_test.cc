@@ -12,6 +12,7 @@
 
 #include "index/snapshot/snapshot_file.h"
 #include "service/log.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/service/metrics/http_client.h"
 #include "tests/service/seined/seined_process.h"
 

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "service/catalog.h"
 #include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "service/snapshots/files/without_ids.h"
 #include "tests/service/families/kept_server.h"
 

@@ -21,7 +21,11 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "kernels/backend.h"
+#include "service/catalog.h"
 #include "service/snapshots/exit_snapshots.h"
+#include "service/snapshots/files/exit_files.h"
+#include "service/snapshots/files/snapshot_folder.h"
 #include "tests/service/families/kept_server.h"
 
 namespace seine::test {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "service/transport/sockets/connections.h"
 #include "service/transport/sockets/reset_window.h"
 #include "tests/service/fixture.h"
 

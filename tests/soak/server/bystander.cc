@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "index/counts/histogram.h"
 #include "tests/service/metrics/http_client.h"
 #include "tests/soak/server/made_requests.h"
 #include "tests/soak/server/raw_connection.h"
