@@ -21,13 +21,13 @@ struct Settings {
   int64_t calibrate_tokens = 8192;  // SEINE_CALIBRATE_TOKENS: that are measured before it is written
   // SEINE_PROMPT=exact, sparse or off: how a prompt's micro-batches are attended; off: by llama.cpp itself.
   std::string prompt = "sparse";
-  int prompt_min = 2048;    // SEINE_PROMPT_MIN: cells from which on sparse ones are
-  double prompt_mass = .9;  // SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
-  bool huge_pages = true;   // SEINE_HUGE_PAGES=0: the cache's pages stay as llama.cpp got them
-  int64_t check = 0;        // SEINE_CHECK=n: every n-th answer is compared with exact attention
-  bool log = false;         // SEINE_LOG=1: says on stderr what it does
-  std::string endpoint;     // SEINE_ENDPOINT: of a seined that holds keys, values and codes; empty: they are here
-  std::string report;       // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
+  int prompt_min = 2048;     // SEINE_PROMPT_MIN: cells from which on sparse ones are
+  double prompt_mass = .95;  // SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
+  bool huge_pages = true;    // SEINE_HUGE_PAGES=0: the cache's pages stay as llama.cpp got them
+  int64_t check = 0;         // SEINE_CHECK=n: every n-th answer is compared with exact attention
+  bool log = false;          // SEINE_LOG=1: says on stderr what it does
+  std::string endpoint;      // SEINE_ENDPOINT: of a seined that holds keys, values and codes; empty: they are here
+  std::string report;        // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
 
   // A value that cannot be read is said on stderr, counted nowhere, and its default is taken.
   static Settings FromEnvironment();

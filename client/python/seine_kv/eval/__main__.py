@@ -48,7 +48,7 @@ attends so many, eviction holds no more than these. Tables and JSON state both
                          --schedule paper its authors' by the zone's length: .5 and .5 below 5,000 keys, .25 and .3
                          below 10,000, .2 and .25 below 30,000, else .1 and .2
   streaming_llm          sink and recent tokens alone
-  sparse_prompt          only if --methods names it, and beside no budget: a prompt attended over keys that hold .9 of
+  sparse_prompt          only if --methods names it, and beside no budget: a prompt attended over keys that hold .95 of
                          each block's attention, then all tokens
   evict_SCORER           a cache cut back to that budget by an eviction scorer
 with --kept, in their place, at each share of a prompt's tokens, as 10:
