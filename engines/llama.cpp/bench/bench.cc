@@ -243,7 +243,8 @@ int main(int argc, char** argv) {
         if (level >= GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
       },
       nullptr);
-  if (!o.prompt.empty()) setenv("SEINE_PROMPT", o.prompt.c_str(), /*overwrite=*/1);
+  const std::string prompt = o.shares.empty() ? o.prompt : "sparse";
+  if (!prompt.empty()) setenv("SEINE_PROMPT", prompt.c_str(), /*overwrite=*/1);
   RowFile file(o.rows);
   const Plugin plugin = LoadPlugin(o.plugin);
   llama_backend_init();

@@ -125,6 +125,11 @@ TEST_F(BenchProgram, WhatSparsePromptsChange) {
   EXPECT_NE(rows[0]["ppl_sparse"], rows[0]["ppl_exact"]);
   EXPECT_EQ(rows[2]["taken"], 1);
   EXPECT_EQ(rows[2]["kl"], 0) << "exact either way";
+  setenv("SEINE_PROMPT", "off", 1);  // what is asked for by a flag wins
+  const int ended = Run("--cells 3000 --shares .2");
+  unsetenv("SEINE_PROMPT");
+  ASSERT_EQ(ended, 0) << err_;
+  EXPECT_EQ(Rows()[0]["taken"], rows[0]["taken"]);
   ASSERT_EQ(Run(flags), 0) << err_;
   EXPECT_FALSE(Measured()) << err_;
   EXPECT_EQ(Rows(), rows);
