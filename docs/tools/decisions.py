@@ -52,8 +52,10 @@ def main(arguments):
     wrong = [f"{page.path.relative_to(root)}: {fault}" for page in pages for fault in page.faults]
     numbers = [page.path.name[:4] for page in pages]
     wrong += [f"docs/decisions: two pages are {number}" for number in sorted({n for n in numbers if numbers.count(n) > 1})]
+    wrong += [] if pages else [f"{folder}: there is no page"]
     place = folder / "README.md"
-    if not wrong and check and place.read_text(encoding="utf-8") != index(folder, pages):
+    written = place.read_text(encoding="utf-8") if place.exists() else ""
+    if not wrong and check and written != index(folder, pages):
         wrong.append("docs/decisions/README.md: differs from its pages; run python3 docs/tools/decisions.py")
     for line in wrong:
         print(f"decisions: {line}", file=sys.stderr)

@@ -224,6 +224,11 @@ class DecisionsTest(Tree):
         told = self.run_tool("--check")
         self.assertEqual((told.returncode, "differs from its pages" in told.stderr), (1, True))
 
+    def test_a_folder_without_pages_is_one_line(self):
+        told = subprocess.run([sys.executable, str(TOOLS / "decisions.py"), str(self.root / "none")], capture_output=True, text=True)
+        self.assertEqual((told.returncode, told.stderr.count("\n")), (1, 1))
+        self.assertIn("there is no page", told.stderr)
+
     def test_each_fault_is_named(self):
         for what, fault in (
             ({"status": "It holds."}, "says neither"),
