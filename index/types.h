@@ -13,7 +13,7 @@
 #include "index/config/budget.h"
 #include "index/config/config.h"
 #include "index/scorers/scorer.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 
 namespace seine {
 
@@ -76,7 +76,7 @@ struct RetrieveItem {
 };
 
 // How an item was answered: from the codes; everything is dense; by the exact scores of every stored key, as asked for
-// (Method::kExact) or because the zone is short (ReadsWhole in kernels/ops/search/search.h), or with given positions.
+// (Method::kExact) or because the zone is short (ReadsWhole in kernels/ops/query/search.h), or with given positions.
 enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };
 
 // Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens
@@ -94,12 +94,12 @@ struct ItemAnswer {
   // The codes that were searched are made for other positions than the layer has reached: recall may be lower. So it is
   // while a decoding layer's are made anew, where memory is short for that, or where kv_store keeps no keys.
   bool codes_outgrown = false;
-  bool capped = false;                                // under mass_p: top_k ended some set before its mass reached that
-  std::vector<float> masses;                          // [sets] under mass_p: estimated mass of the zone in each; 1 of a
-                                                      // head that was not searched. Error: kernels/ops/mass/zone_mass.h
-  std::vector<std::vector<int32_t>> positions;        // [sets][<= top_k]
-  std::vector<std::vector<float>> scores;             // beside positions
-  std::vector<std::vector<int32_t>> candidates;       // [num_q_heads], if params.with_candidates
+  bool capped = false;                           // under mass_p: top_k ended some set before its mass reached that
+  std::vector<float> masses;                     // [sets] under mass_p: estimated mass of the zone in each; 1 of a
+                                                 // head that was not searched. Error: kernels/ops/query/zone_mass.h
+  std::vector<std::vector<int32_t>> positions;   // [sets][<= top_k]
+  std::vector<std::vector<float>> scores;        // beside positions
+  std::vector<std::vector<int32_t>> candidates;  // [num_q_heads], if params.with_candidates
   std::vector<std::vector<int32_t>> dense_positions;  // [num_kv_heads] ascending; empty while nothing was evicted
   SearchStats stats;
 };

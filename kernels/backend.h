@@ -16,8 +16,8 @@
 #include "kernels/codecs/codec.h"
 #include "kernels/ops/learn/oja.h"
 #include "kernels/ops/low_rank/low_rank.h"
+#include "kernels/ops/query/search.h"
 #include "kernels/ops/score_keys/score_keys.h"
-#include "kernels/ops/search/search.h"
 
 namespace seine {
 

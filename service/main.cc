@@ -35,9 +35,7 @@
 #include "service/config/config.h"
 #include "service/config/reload.h"
 #include "service/event_log.h"
-#include "service/in_flight.h"
 #include "service/log.h"
-#include "service/open_calls.h"
 #include "service/process/machine.h"
 #include "service/process/notify.h"
 #include "service/process/resident.h"
@@ -48,6 +46,8 @@
 #include "service/snapshots/files/far_folder.h"
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/descriptors.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

@@ -28,13 +28,11 @@
 #include "service/access/tls_files.h"
 #include "service/access/wrong_setting.h"
 #include "service/access/zeroing_backend.h"
-#include "service/calls_under_way.h"
 #include "service/catalog.h"
 #include "service/event_log.h"
 #include "service/families/sequence_families.h"
 #include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
-#include "service/open_calls.h"
 #include "service/services.h"
 #include "service/snapshots/exit_snapshots.h"
 #include "service/snapshots/files/exit_files.h"
@@ -44,6 +42,8 @@
 #include "service/transport/sockets/descriptors.h"
 #include "service/transport/sockets/listener.h"
 #include "service/transport/sockets/read_turns.h"
+#include "service/under_way/calls_under_way.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

@@ -10,14 +10,14 @@
 #include "index/memory/memory_budget.h"
 #include "kernels/thread_name.h"
 #include "service/event_log.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/process/fallen_peak.h"
 #include "service/process/resident.h"
 #include "service/scheduling/sharing.h"
 #include "service/snapshots/files/snapshot_bases.h"
 #include "service/transport/rpc_methods.h"
 #include "service/transport/sockets/connections.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

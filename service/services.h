@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "service/core.h"
-#include "service/open_calls.h"
 #include "service/transport/decode_lanes.h"
 #include "service/transport/health.h"
 #include "service/transport/reflection/reflection_calls.h"
 #include "service/transport/served_calls.h"
 #include "service/transport/unknown_calls.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

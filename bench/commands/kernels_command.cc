@@ -12,8 +12,9 @@
 #include "absl/strings/str_format.h"
 #include "bench/commands/value_flag.h"
 #include "bench/report/table.h"
-#include "kernels/codecs/registry.h"
-#include "kernels/cuda/traffic.h"
+#include "kernels/codecs/kinds/registry.h"
+#include "kernels/device/traffic.h"
+#include "kernels/ops/search/search_plan.h"
 
 namespace seine::bench {
 

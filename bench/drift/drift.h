@@ -24,7 +24,7 @@ struct DriftOptions {
 
   // Lengths at which recall is measured, ascending: FitLengths, spread over the decode.
   std::vector<int64_t> Positions() const;
-  // Every method's at a zone of `keys`: as many as Seine's search keeps by beta (kernels/ops/search/search.h).
+  // Every method's at a zone of `keys`: as many as Seine's search keeps by beta (kernels/ops/query/search.h).
   int64_t CandidatesOf(int64_t keys) const;
 };
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/inputs/dataset.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 
 namespace seine::bench {
 

@@ -14,7 +14,7 @@
 #include "bench/inputs/truth.h"
 #include "index/config/config.h"
 #include "kernels/backend.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 #include "profile/profile.h"
 
 namespace seine::bench {

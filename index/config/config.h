@@ -17,7 +17,7 @@
 #include "index/scorers/scorer.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec_traits.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 #include "kernels/types.h"
 #include "profile/filters.h"
 #include "profile/rope.h"

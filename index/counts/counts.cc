@@ -1,6 +1,6 @@
 #include "index/counts/counts.h"
 
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 #include "profile/scorer_list.h"
 
 namespace seine {

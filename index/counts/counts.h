@@ -13,7 +13,7 @@
 
 namespace seine {
 
-struct SearchStats;  // kernels/ops/search/search.h
+struct SearchStats;  // kernels/ops/query/search.h
 
 // Times of one call each. Those of a search, kPrepare to kRefine, are summed over its items, heads and threads, and are
 // the CPU's alone: a device does not time them apart. The others are the time that the call spent.

@@ -13,7 +13,7 @@ namespace {
 constexpr int kBins = 256;
 constexpr int kHalvings = 20;
 
-// The normal distribution function, absolute error below 2e-4 (kernels/ops/scan/recall_target.h has the source).
+// The normal distribution function, absolute error below 2e-4 (kernels/ops/query/recall_target.h has the source).
 double NormalShare(double z) { return 1 / (1 + std::exp(-(.07056 * z * z + 1.5976) * z)); }
 
 // Mean variance of the logits within windows of 64: about their centres, which a codec with window centres knows.

@@ -9,7 +9,7 @@
 
 #include "index/retrieval/search_batch.h"
 #include "index/sequence/sequence.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 
 namespace seine {
 

@@ -116,7 +116,7 @@ struct Candidates {
   size_t size = 0;
 };
 
-// How far a query's estimates are off (kernels/ops/mass/zone_mass.h), as standard deviations of a key of factor 1 in
+// How far a query's estimates are off (kernels/ops/query/zone_mass.h), as standard deviations of a key of factor 1 in
 // units of coarse_step. Coarse: what is added to the true product by chance, and what of it is not seen. Fine: the
 // share of an estimate less its base that is the product's mean given the estimate, and the product's deviation from
 // that.

@@ -16,7 +16,7 @@ namespace seine {
 // B.2.1).
 inline constexpr double kUsualShare = .05;
 
-struct CodecTables;  // kernels/codecs/registry.h
+struct CodecTables;  // kernels/codecs/kinds/registry.h
 
 // The coordinates of one head where a codec that needs a profile keeps its keys, and the bits of each of them.
 struct CodecTransform {

@@ -21,7 +21,7 @@
 #include "service/event_log.h"
 #include "service/families/sequence_families.h"
 #include "service/fields/error.h"
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 namespace {

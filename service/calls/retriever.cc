@@ -8,7 +8,7 @@
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/validate.h"
 #include "service/fields/error.h"
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 

@@ -7,7 +7,7 @@
 #include "service/calls/calls.h"
 #include "service/channel_offers.h"
 #include "service/fields/error.h"
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 

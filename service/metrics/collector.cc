@@ -7,12 +7,10 @@
 #include "index/index.h"
 #include "kernels/backend.h"
 #include "profile/scorer_list.h"
-#include "service/call_counts.h"
 #include "service/catalog.h"
 #include "service/channel_offers.h"
 #include "service/event_log.h"
 #include "service/families/sequence_families.h"
-#include "service/in_flight.h"
 #include "service/log.h"
 #include "service/metrics/build_info.h"
 #include "service/metrics/families.h"
@@ -20,8 +18,9 @@
 #include "service/snapshots/files/exit_files.h"
 #include "service/snapshots/files/snapshot_bases.h"
 #include "service/snapshots/files/snapshot_folder.h"
-#include "service/transport/rpc_methods.h"
 #include "service/transport/sockets/connections.h"
+#include "service/under_way/call_counts.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 namespace {
@@ -35,13 +34,10 @@ constexpr const char* kCodeNames[CallCounts::kCodes] = {
     "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
     "DataLoss", "Unauthenticated"};
 
-Labels MethodLabels(int method) {
-  const auto& all = RpcMethods();
-  if (method == CallCounts::decode()) {
-    return {{"grpc_type", "bidi_stream"}, {"grpc_service", kDecodeService}, {"grpc_method", "Decode"}};
-  }
-  const RpcMethod& of = all[static_cast<size_t>(method)];
-  return {{"grpc_type", of.pieces ? "client_stream" : "unary"}, {"grpc_service", of.service}, {"grpc_method", of.name}};
+Labels MethodLabels(int number) {
+  const CallCounts::Method& method = CallCounts::MethodOf(number);
+  const char* type = !method.client_streams ? "unary" : method.server_streams ? "bidi_stream" : "client_stream";
+  return {{"grpc_type", type}, {"grpc_service", method.service}, {"grpc_method", method.name}};
 }
 
 // The server's own indexes have no tenant.

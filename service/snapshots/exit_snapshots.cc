@@ -16,11 +16,11 @@
 #include "service/families/family_records.h"
 #include "service/families/sequence_families.h"
 #include "service/fields/bytes.h"
-#include "service/in_flight.h"
 #include "service/kept_families.h"
 #include "service/snapshots/exit_file.h"
 #include "service/snapshots/files/exit_files.h"
 #include "service/snapshots/files/snapshot_folder.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 namespace {

@@ -6,12 +6,8 @@
 #include <utility>
 
 #include "kernels/stop.h"
-#include "service/call_counts.h"
-#include "service/calls_under_way.h"
 #include "service/event_log.h"
 #include "service/fields/error.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
 #include "service/transport/counted_step.h"
@@ -19,6 +15,10 @@
 #include "service/transport/presented.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"
+#include "service/under_way/call_counts.h"
+#include "service/under_way/calls_under_way.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

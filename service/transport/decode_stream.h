@@ -13,10 +13,10 @@
 #include "seine/v1/retrieval_service.pb.h"
 #include "service/access/caller.h"
 #include "service/calls/calls.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/transport/decode_lanes.h"
 #include "service/transport/wire_service.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/stop.h"
-#include "service/calls_under_way.h"
 #include "service/fields/error.h"
-#include "service/open_calls.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"
+#include "service/under_way/calls_under_way.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

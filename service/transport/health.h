@@ -12,8 +12,8 @@
 #include <unordered_set>
 
 #include "service/core.h"
-#include "service/open_calls.h"
 #include "service/transport/wire_service.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

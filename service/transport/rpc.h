@@ -12,14 +12,14 @@
 
 #include "absl/status/status.h"
 #include "kernels/stop.h"
-#include "service/call_counts.h"
-#include "service/calls_under_way.h"
 #include "service/catalog.h"
 #include "service/core.h"
 #include "service/event_log.h"
 #include "service/fields/error.h"
 #include "service/transport/presented.h"
 #include "service/transport/sockets/connections.h"
+#include "service/under_way/call_counts.h"
+#include "service/under_way/calls_under_way.h"
 
 namespace seine {
 

@@ -8,16 +8,16 @@
 #include "kernels/stop.h"
 #include "service/access/access.h"
 #include "service/access/caller.h"
-#include "service/call_counts.h"
-#include "service/calls_under_way.h"
 #include "service/event_log.h"
 #include "service/fields/error.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/long_work.h"
 #include "service/transport/presented.h"
 #include "service/transport/rpc.h"
+#include "service/under_way/call_counts.h"
+#include "service/under_way/calls_under_way.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "service/core.h"
-#include "service/open_calls.h"
 #include "service/transport/rpc_methods.h"
 #include "service/transport/wire_service.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

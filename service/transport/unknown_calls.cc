@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "service/open_calls.h"
 #include "service/transport/event.h"
 #include "service/transport/rpc.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 namespace {

@@ -10,7 +10,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "service/core.h"
-#include "service/open_calls.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

@@ -4,9 +4,9 @@
 #include <functional>
 #include <random>
 
-#include "kernels/codecs/balanced/balanced.h"
-#include "kernels/codecs/rsq/rsq.h"
-#include "kernels/cuda/device.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/rsq.h"
+#include "kernels/device/device.h"
 #include "tests/device/suite.h"
 #include "tests/device/zone.h"
 #include "tests/kernels/low_rank_data.h"

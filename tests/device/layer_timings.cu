@@ -2,9 +2,10 @@
 // subspaces do.
 #include <cstring>
 
-#include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/stream_context.h"
+#include "kernels/device/cuda_stream.h"
+#include "kernels/device/stream_context.h"
 #include "kernels/math.h"
+#include "kernels/ops/learn/oja_items.h"
 #include "kernels/ops/learn/oja_rule.h"
 #include "tests/device/timing.h"
 #include "tests/kernels/random_data.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/traffic.h"
+#include "kernels/device/device.h"
+#include "kernels/device/traffic.h"
 #include "tests/device/suite.h"
 
 namespace seine::device {

@@ -11,12 +11,13 @@
 #include <memory>
 #include <thread>
 
-#include "kernels/codecs/balanced/balanced.h"
-#include "kernels/cuda/codec_cache.h"
-#include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/launcher.h"
-#include "kernels/cuda/stream_context.h"
-#include "kernels/cuda/traffic.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/device/codec_cache.h"
+#include "kernels/device/cuda_stream.h"
+#include "kernels/device/launcher.h"
+#include "kernels/device/stream_context.h"
+#include "kernels/device/traffic.h"
+#include "kernels/ops/search/search_plan.h"
 #include "tests/device/suite.h"
 #include "tests/device/timing.h"
 #include "tests/device/zone.h"

@@ -11,7 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 
 namespace seine::device {
 

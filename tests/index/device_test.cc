@@ -5,7 +5,7 @@
 #include <random>
 
 #include "index/subspace/calibrate.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/backends/cuda/cuda_backend.h"
 #include "tests/index/made_up_model.h"
 #include "tests/index/subspace/low_rank_simulation.h"
 #include "tests/index/test_util.h"

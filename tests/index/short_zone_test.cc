@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/backends/cuda/cuda_backend.h"
 #include "tests/index/direct_attention.h"
 #include "tests/index/made_up_model.h"
 #include "tests/index/subspace/low_rank_simulation.h"

@@ -10,8 +10,8 @@
 #include <random>
 
 #include "kernels/codecs/codec_util.h"
-#include "kernels/ops/attend/weighted_rows.h"
 #include "kernels/ops/attend/window_means.h"
+#include "kernels/ops/rows/weighted_rows.h"
 #include "tests/kernels/low_rank_data.h"
 #include "tests/kernels/same_bits.h"
 

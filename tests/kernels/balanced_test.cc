@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
+#include "kernels/codecs/kinds/balanced.h"
 #include "tests/kernels/test_util.h"
 
 namespace seine {

@@ -4,9 +4,9 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/codecs/rsq/lloyd_max.h"
 #include "kernels/codecs/rsq/ops.h"
-#include "kernels/codecs/rsq/rsq.h"
 #include "tests/kernels/same_bits.h"
 #include "tests/kernels/test_util.h"
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/kinds/balanced.h"
 #include "kernels/ops/score_keys/score_keys.h"
 
 namespace seine {

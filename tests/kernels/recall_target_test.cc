@@ -1,4 +1,4 @@
-#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/query/recall_target.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The list of codecs: names, traits, and what each trait promises of the codec that it makes.
-#include "kernels/codecs/registry.h"
+#include "kernels/codecs/kinds/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/codecs/balanced/balanced.h"
-#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/test_util.h"
 

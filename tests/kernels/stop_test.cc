@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/codecs/code.h"
-#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/ops/attend/attention.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
 #include "kernels/ops/score_keys/score_keys_cpu.h"

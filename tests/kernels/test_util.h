@@ -11,12 +11,12 @@
 #include "kernels/backend.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
-#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/math.h"
+#include "kernels/ops/query/search.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/scan.h"
-#include "kernels/ops/search/search.h"
 #include "tests/kernels/random_data.h"
 
 namespace seine {

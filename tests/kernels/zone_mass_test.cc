@@ -1,6 +1,6 @@
 // The softmax mass of a zone as a search estimates it from a share of its keys, against float64 over all of them: what
 // mass_p answers hold and say that they hold, and the weights of SOFTMAX_SUM, for flat and peaked logits.
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/query/zone_mass.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/balanced/errors.h"
-#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "tests/kernels/test_util.h"
 

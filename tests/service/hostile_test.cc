@@ -15,12 +15,12 @@
 
 #include "kernels/stop.h"
 #include "seine/v1/subspace_service.grpc.pb.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/transport/rpc_methods.h"
 #include "service/transport/sockets/connections.h"
 #include "service/transport/sockets/descriptors.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

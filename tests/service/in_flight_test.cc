@@ -1,5 +1,5 @@
 // Bytes under way: within the memory limit, and few of them in answers that nobody reads.
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 
 #include <gtest/gtest.h>
 

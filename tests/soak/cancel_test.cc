@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 #include "tests/service/fixture.h"
 #include "tests/soak/attacks/canceller.h"
 

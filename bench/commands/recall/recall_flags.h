@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 #include "kernels/types.h"
 
 namespace seine::bench {

@@ -6,21 +6,21 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/codecs/balanced/balanced.h"
 #include "kernels/codecs/balanced/errors.h"
+#include "kernels/codecs/balanced/fine_steps.h"
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "kernels/codecs/balanced/ops.h"
-#include "kernels/codecs/balanced/tables.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
 #include "kernels/codecs/codec_util.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/registry.h"
 #include "kernels/codecs/query_tables.h"
-#include "kernels/codecs/registry.h"
 #include "kernels/math.h"
-#include "kernels/ops/mass/zone_mass.h"
 #include "kernels/ops/matrix/matrix.h"
+#include "kernels/ops/query/recall_target.h"
+#include "kernels/ops/query/zone_mass.h"
 #include "kernels/ops/rows/rows.h"
-#include "kernels/ops/scan/recall_target.h"
 
 namespace seine {
 namespace {

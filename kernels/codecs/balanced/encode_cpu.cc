@@ -16,7 +16,7 @@
 
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "kernels/codecs/balanced/ops.h"
-#include "kernels/codecs/balanced/tables.h"
+#include "kernels/codecs/kinds/balanced.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/math.h"
 

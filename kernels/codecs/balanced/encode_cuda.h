@@ -10,9 +10,9 @@
 #include <cstdint>
 
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
-#include "kernels/codecs/balanced/tables.h"
-#include "kernels/codecs/encode_cuda.h"
-#include "kernels/codecs/registry.h"
+#include "kernels/codecs/encode/encode_cuda.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/registry.h"
 
 namespace seine::cuda {
 

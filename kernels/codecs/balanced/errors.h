@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/codecs/balanced/tables.h"
+#include "kernels/codecs/kinds/balanced.h"
 
 namespace seine {
 

@@ -5,11 +5,12 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/codecs/balanced/tables.h"
-#include "kernels/codecs/query_cuda.h"
+#include "kernels/codecs/balanced/gaussian_quantiser.h"
+#include "kernels/codecs/kinds/balanced.h"
 #include "kernels/cuda/block.h"
 #include "kernels/math.h"
-#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/query/query_cuda.h"
+#include "kernels/ops/query/recall_target.h"
 
 namespace seine::cuda {
 
@@ -51,7 +52,7 @@ SEINE_BODY inline float BalancedSum(const RerankShared& s, const CodeLayout& lay
          static_cast<float>(sum);
 }
 
-// registry_cuda.h, VisitCodec, says what each of these does.
+// codec_bodies.h, VisitCodec, says what each of these does.
 struct BalancedSearch {
   static constexpr bool kFineWeights = true;
 

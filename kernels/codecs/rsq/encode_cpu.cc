@@ -11,8 +11,8 @@
 // clang-format on
 #include <cstring>
 
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/codecs/rsq/ops.h"
-#include "kernels/codecs/rsq/tables.h"
 #include "kernels/cpu/targets.h"
 #include "kernels/math.h"
 

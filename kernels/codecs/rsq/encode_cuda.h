@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/codecs/encode_cuda.h"
+#include "kernels/codecs/encode/encode_cuda.h"
 
 namespace seine::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/codecs/rsq/tables.h"
+#include "kernels/codecs/kinds/rsq.h"
 
 namespace seine::cpu {
 

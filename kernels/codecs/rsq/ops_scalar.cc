@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/codecs/rsq/tables.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/cpu/scalar.h"
 #include "kernels/math.h"
 

@@ -6,14 +6,14 @@
 #include <cmath>
 
 #include "kernels/codecs/codec_util.h"
+#include "kernels/codecs/kinds/registry.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/codecs/query_tables.h"
-#include "kernels/codecs/registry.h"
+#include "kernels/codecs/rsq/errors.h"
 #include "kernels/codecs/rsq/lloyd_max.h"
 #include "kernels/codecs/rsq/ops.h"
-#include "kernels/codecs/rsq/rsq.h"
-#include "kernels/codecs/rsq/tables.h"
 #include "kernels/math.h"
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/query/zone_mass.h"
 #include "kernels/ops/rows/rows.h"
 
 namespace seine {

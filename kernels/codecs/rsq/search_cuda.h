@@ -5,10 +5,11 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/codecs/query_cuda.h"
-#include "kernels/codecs/rsq/tables.h"
+#include "kernels/codecs/kinds/rsq.h"
+#include "kernels/codecs/rsq/errors.h"
 #include "kernels/cuda/block.h"
 #include "kernels/math.h"
+#include "kernels/ops/query/query_cuda.h"
 
 namespace seine::cuda {
 
@@ -68,7 +69,7 @@ SEINE_BODY inline float RsqTree(const RerankShared& s, const CodeLayout& layout,
   }
 }
 
-// registry_cuda.h, VisitCodec, says what each of these does.
+// codec_bodies.h, VisitCodec, says what each of these does.
 struct RsqSearch {
   static constexpr bool kFineWeights = false;
 

@@ -16,7 +16,7 @@
 
 #include "kernels/ops/attend/window_means.h"
 #include "kernels/ops/low_rank/low_rank.h"
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 #include "kernels/types.h"
 
 namespace seine::cpu {

@@ -51,7 +51,7 @@ struct GatherBody {
   }
 };
 
-// Kernels of data_items.h (cuda/launcher.h).
+// Kernels of data_items.h (device/launcher.h).
 template <typename Run>
 void ForEachKernel(const CountArgs& args, Run run) {
   run(CountBody(), BlockIndex{args.num_items, 1}, Lanes<kDataLanes>());

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
+#include "kernels/ops/learn/oja_items.h"
 #include "kernels/ops/learn/oja_rule.h"
-#include "kernels/ops/low_rank/low_rank_items.h"
 
 // Loops stay loops: unrolled in each of the many steps they would need more registers than there are.
 #ifdef __CUDACC__

@@ -1,10 +1,9 @@
-// Kernels of subspaces: rows made codes, codes made rows, and bases that learn from rows.
+// Kernels of subspaces: rows made codes, and codes made rows.
 #ifndef SEINE_KERNELS_OPS_LOW_RANK_LOW_RANK_ITEMS_H_
 #define SEINE_KERNELS_OPS_LOW_RANK_LOW_RANK_ITEMS_H_
 
 #include <cstdint>
 
-#include "kernels/ops/learn/oja.h"
 #include "kernels/ops/low_rank/low_rank.h"
 
 namespace seine::cuda {
@@ -40,18 +39,6 @@ struct RebuildArgs {  // blocks of kLowRankTile rows, items
   const RebuildItem* items = nullptr;
   int32_t num_items = 0;
   int32_t most_rows = 0;  // of an item
-};
-
-inline constexpr int kOjaLanes = 512;
-
-// oja.h, LearnTask, with every pointer the device's.
-struct LearnItem {
-  LearnTask task;
-  float* scratch = nullptr;  // oja_rule.h, OjaScratch
-};
-struct LearnArgs {  // one block an item
-  const LearnItem* items = nullptr;
-  int32_t num_items = 0;
 };
 
 }  // namespace seine::cuda

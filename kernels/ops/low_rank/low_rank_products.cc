@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "kernels/cpu/prefetch.h"
-#include "kernels/ops/attend/weighted_rows.h"
 #include "kernels/ops/low_rank/low_rank_cpu.h"
 #include "kernels/ops/matrix/matrix.h"
 #include "kernels/ops/rows/rows.h"
+#include "kernels/ops/rows/weighted_rows.h"
 #include "kernels/stop.h"
 
 namespace seine::cpu {

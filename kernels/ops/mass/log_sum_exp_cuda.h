@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/block.h"
 #include "kernels/math.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/query/search_items.h"
 
 namespace seine::cuda {
 

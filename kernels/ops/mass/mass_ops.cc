@@ -1,5 +1,5 @@
-// The sums and exponents of a zone's sampled keys (kernels/ops/mass/zone_mass.h), for every Highway target: a row of 16
-// keys, of one window, at a time.
+// The sums and exponents of a zone's sampled keys (kernels/ops/query/zone_mass.h), for every Highway target: a row of
+// 16 keys, of one window, at a time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/ops/mass/mass_ops.cc"
 #include "hwy/foreach_target.h"

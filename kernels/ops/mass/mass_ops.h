@@ -1,11 +1,11 @@
-// Operations on each of a zone's sampled keys (kernels/ops/mass/zone_mass.h), by the best instruction set; the same
+// Operations on each of a zone's sampled keys (kernels/ops/query/zone_mass.h), by the best instruction set; the same
 // bits on every one.
 #ifndef SEINE_KERNELS_OPS_MASS_MASS_OPS_H_
 #define SEINE_KERNELS_OPS_MASS_MASS_OPS_H_
 
 #include <cstdint>
 
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/query/zone_mass.h"
 
 namespace seine::cpu {
 

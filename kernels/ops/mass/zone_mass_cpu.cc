@@ -5,7 +5,7 @@
 
 #include "kernels/math.h"
 #include "kernels/ops/mass/mass_ops.h"
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/query/zone_mass.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/select/select.h"
 

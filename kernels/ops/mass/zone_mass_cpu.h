@@ -1,4 +1,4 @@
-// Log-sum-exps of a search on the CPU, and the rest of a zone in them (kernels/ops/mass/zone_mass.h).
+// Log-sum-exps of a search on the CPU, and the rest of a zone in them (kernels/ops/query/zone_mass.h).
 #ifndef SEINE_KERNELS_OPS_MASS_ZONE_MASS_CPU_H_
 #define SEINE_KERNELS_OPS_MASS_ZONE_MASS_CPU_H_
 
@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/ops/query/search.h"
 #include "kernels/ops/scan/coarse_stage.h"
-#include "kernels/ops/search/search.h"
 
 namespace seine::cpu {
 

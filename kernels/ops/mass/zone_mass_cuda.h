@@ -1,4 +1,4 @@
-// The mass of a zone (kernels/ops/mass/zone_mass.h) by the lanes of a block, as ops/mass/zone_mass_cpu.cc adds it up.
+// The mass of a zone (kernels/ops/query/zone_mass.h) by the lanes of a block, as ops/mass/zone_mass_cpu.cc adds it up.
 #ifndef SEINE_KERNELS_OPS_MASS_ZONE_MASS_CUDA_H_
 #define SEINE_KERNELS_OPS_MASS_ZONE_MASS_CUDA_H_
 
@@ -6,10 +6,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/code_reader.h"
 #include "kernels/ops/mass/log_sum_exp_cuda.h"
-#include "kernels/ops/mass/zone_mass.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/query/code_reader.h"
+#include "kernels/ops/query/search_items.h"
+#include "kernels/ops/query/zone_mass.h"
 
 namespace seine::cuda {
 

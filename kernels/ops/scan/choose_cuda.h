@@ -7,11 +7,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/code_reader.h"
+#include "kernels/ops/query/code_reader.h"
+#include "kernels/ops/query/search_items.h"
 #include "kernels/ops/scan/collision.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/scan/target_cut_cuda.h"
 #include "kernels/ops/select/block_select_cuda.h"
-#include "kernels/ops/select/target_cut_cuda.h"
 
 namespace seine::cuda {
 

@@ -10,7 +10,7 @@
 
 #include "kernels/codecs/codec_util.h"
 #include "kernels/math.h"
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/query/zone_mass.h"
 #include "kernels/ops/rows/rows.h"
 #include "kernels/ops/scan/collision.h"
 #include "kernels/ops/scan/recall_cut.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 
 namespace seine::cpu {
 
@@ -21,7 +21,7 @@ struct QueryWork {
   std::vector<uint32_t> chosen;     // places in `found` of the exact best, ascending by key
   std::vector<float> estimates;     // rerank of chosen
   std::vector<uint32_t> survivors;  // places in `chosen`
-  // Sampled keys' scores; where the zone's mass is needed (kernels/ops/mass/zone_mass.h) sign_ip's, and their
+  // Sampled keys' scores; where the zone's mass is needed (kernels/ops/query/zone_mass.h) sign_ip's, and their
   // windows' bases.
   std::vector<float> sample, sample_bases;
   std::vector<std::pair<uint32_t, uint32_t>> sampled;  // ops/mass/zone_mass_cpu.cc

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/ops/query/search.h"
 #include "kernels/ops/scan/scan.h"
-#include "kernels/ops/search/search.h"
 
 namespace seine {
 

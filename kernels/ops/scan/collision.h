@@ -11,7 +11,7 @@
 
 namespace seine {
 
-struct SearchTask;  // ops/search/search.h
+struct SearchTask;  // ops/query/search.h
 
 inline constexpr int kCollisionTiers = 6;
 // Score of a key that collides with the query in one subvector of the last tier. Those below it, of 0, have been told

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/ops/query/recall_target.h"
 #include "kernels/ops/scan/coarse_stage.h"
-#include "kernels/ops/scan/recall_target.h"
 
 namespace seine::cpu {
 

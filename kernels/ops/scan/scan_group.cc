@@ -1,8 +1,8 @@
 #include "kernels/ops/scan/scan_group.h"
 
 #include "kernels/cpu/prefetch.h"
-#include "kernels/ops/mass/zone_mass.h"
-#include "kernels/ops/scan/recall_target.h"
+#include "kernels/ops/query/recall_target.h"
+#include "kernels/ops/query/zone_mass.h"
 
 namespace seine::cpu {
 namespace {

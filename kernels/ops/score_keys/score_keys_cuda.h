@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/code_reader.h"
+#include "kernels/cuda/load.h"
 #include "kernels/math.h"
 #include "kernels/ops/score_keys/evict_items.h"
 

@@ -10,7 +10,7 @@
 #include "kernels/math.h"
 #include "kernels/ops/mass/log_sum_exp_cuda.h"
 #include "kernels/ops/mass/zone_mass_cuda.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/query/search_items.h"
 #include "kernels/ops/select/block_select_cuda.h"
 
 namespace seine::cuda {

@@ -8,10 +8,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/code_reader.h"
+#include "kernels/cuda/load.h"
 #include "kernels/math.h"
 #include "kernels/ops/low_rank/low_rank_cuda.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/query/code_reader.h"
+#include "kernels/ops/query/search_items.h"
 
 namespace seine::cuda {
 

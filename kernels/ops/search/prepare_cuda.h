@@ -6,14 +6,14 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/codecs/query_cuda.h"
-#include "kernels/codecs/registry_cuda.h"
+#include "kernels/codec_bodies.h"
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/code_reader.h"
 #include "kernels/math.h"
-#include "kernels/ops/mass/zone_mass.h"
+#include "kernels/ops/query/code_reader.h"
+#include "kernels/ops/query/query_cuda.h"
+#include "kernels/ops/query/search_items.h"
+#include "kernels/ops/query/zone_mass.h"
 #include "kernels/ops/scan/collision.h"
-#include "kernels/ops/search/search_items.h"
 #include "kernels/ops/select/block_select_cuda.h"
 
 namespace seine::cuda {

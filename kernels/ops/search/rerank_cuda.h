@@ -9,11 +9,11 @@
 
 #include <cstdint>
 
-#include "kernels/codecs/query_cuda.h"
-#include "kernels/codecs/registry_cuda.h"
+#include "kernels/codec_bodies.h"
 #include "kernels/cuda/block.h"
-#include "kernels/cuda/code_reader.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/query/code_reader.h"
+#include "kernels/ops/query/query_cuda.h"
+#include "kernels/ops/query/search_items.h"
 
 namespace seine::cuda {
 

@@ -1,8 +1,8 @@
-// One search task on the calling thread: the pipeline of kernels/ops/search/search.h over vector operations.
+// One search task on the calling thread: the pipeline of kernels/ops/query/search.h over vector operations.
 #ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_CPU_H_
 
-#include "kernels/ops/search/search.h"
+#include "kernels/ops/query/search.h"
 
 namespace seine::cpu {
 

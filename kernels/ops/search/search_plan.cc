@@ -4,11 +4,12 @@
 #include <cmath>
 
 #include "kernels/ops/mass/log_sum_exp_cuda.h"
+#include "kernels/ops/query/search_items.h"
 #include "kernels/ops/scan/sample_cuda.h"
 #include "kernels/ops/scan/scan_cuda.h"
 #include "kernels/ops/search/dots_cuda.h"
 #include "kernels/ops/search/rerank_cuda.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/search/search_plan.h"
 
 namespace seine::cuda {
 namespace {

@@ -1,8 +1,8 @@
-// The steps of a search in their order: run(body, grid, lanes) for each (cuda/launcher.h).
+// The steps of a search in their order: run(body, grid, lanes) for each (device/launcher.h).
 #ifndef SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
 
-#include "kernels/cuda/work.h"
+#include "kernels/ops/query/search_items.h"
 #include "kernels/ops/scan/choose_cuda.h"
 #include "kernels/ops/scan/sample_cuda.h"
 #include "kernels/ops/scan/scan_cuda.h"
@@ -10,7 +10,7 @@
 #include "kernels/ops/search/dots_cuda.h"
 #include "kernels/ops/search/prepare_cuda.h"
 #include "kernels/ops/search/rerank_cuda.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/search/search_plan.h"
 #include "kernels/ops/search/survivors_cuda.h"
 
 namespace seine::cuda {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/ops/mass/log_sum_exp_cuda.h"
 #include "kernels/ops/mass/zone_mass_cuda.h"
-#include "kernels/ops/search/search_items.h"
+#include "kernels/ops/query/search_items.h"
 #include "kernels/ops/select/block_select_cuda.h"
 
 namespace seine::cuda {

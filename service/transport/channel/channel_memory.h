@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/channel/memory.h"
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 

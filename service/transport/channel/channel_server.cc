@@ -16,7 +16,7 @@
 #include "kernels/thread_name.h"
 #include "service/channel_offers.h"
 #include "service/event_log.h"
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 
 namespace seine {
 namespace {

@@ -21,9 +21,9 @@
 #include "seine/v1/retrieval_service.pb.h"
 #include "service/access/caller.h"
 #include "service/calls/calls.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/transport/channel/channel_memory.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "kernels/stop.h"
-#include "service/calls_under_way.h"
 #include "service/event_log.h"
 #include "service/fields/error.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/transport/presented.h"
 #include "service/transport/reflection/descriptor_answers.h"
 #include "service/transport/rpc.h"
 #include "service/transport/rpc_methods.h"
+#include "service/under_way/calls_under_way.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 
 namespace seine {
 

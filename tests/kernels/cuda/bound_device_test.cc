@@ -1,6 +1,6 @@
 // Threads that stand at devices of their own: every call of a backend reaches its device at the backend's ordinal, and
 // leaves the thread where it was.
-#include "kernels/cuda/bound_device.h"
+#include "kernels/device/bound_device.h"
 
 #include <gtest/gtest.h>
 

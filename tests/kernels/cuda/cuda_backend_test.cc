@@ -1,14 +1,14 @@
 // The CUDA backend over a device whose memory the host cannot touch: the CPU backend's answers, and every call of the
 // device failing once.
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/backends/cuda/cuda_backend.h"
+#include "kernels/codecs/kinds/rsq.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <thread>
 
-#include "kernels/cuda/stream_context.h"
+#include "kernels/device/stream_context.h"
 #include "tests/kernels/cuda/host_device.h"
 #include "tests/kernels/test_util.h"
 

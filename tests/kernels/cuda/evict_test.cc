@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/backends/cuda/cuda_backend.h"
 #include "tests/kernels/cuda/host_device.h"
 #include "tests/kernels/same_bits.h"
 

@@ -20,9 +20,10 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/launch_cache.h"
+#include "kernels/backends/cuda/cuda_backend.h"
+#include "kernels/device/device.h"
+#include "kernels/device/launch_cache.h"
+#include "kernels/ops/search/search_plan.h"
 #include "tests/kernels/cuda/host_launcher.h"
 
 namespace seine::cuda {

@@ -4,14 +4,14 @@
 #include <cstdlib>
 #include <variant>
 
-#include "kernels/codecs/registry_cuda.h"
+#include "kernels/codec_bodies.h"
 #include "kernels/ops/data/data_cuda.h"
 #include "kernels/ops/learn/oja_cuda.h"
 #include "kernels/ops/low_rank/low_rank_cuda.h"
+#include "kernels/ops/score_keys/retain_cuda.h"
 #include "kernels/ops/score_keys/score_keys_cuda.h"
 #include "kernels/ops/score_keys/sum_keys_cuda.h"
 #include "kernels/ops/search/search_steps.h"
-#include "kernels/ops/select/retain_cuda.h"
 #include "tests/kernels/cuda/host_block.h"
 
 namespace seine::cuda {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/work.h"
+#include "kernels/device/work.h"
 
 namespace seine::cuda {
 

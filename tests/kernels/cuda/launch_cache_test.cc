@@ -1,6 +1,6 @@
 // Which searches become graphs, over calls that are counted and fail one after another; and that no two searches that
 // differ in anything share a graph.
-#include "kernels/cuda/launch_cache.h"
+#include "kernels/device/launch_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <tuple>
 
-#include "kernels/codecs/rsq/rsq.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/backends/cuda/cuda_backend.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "tests/device/zone.h"
 #include "tests/kernels/cuda/host_device.h"
 #include "tests/kernels/low_rank_data.h"

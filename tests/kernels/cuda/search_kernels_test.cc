@@ -7,9 +7,10 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/codecs/balanced/balanced.h"
-#include "kernels/codecs/rsq/rsq.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
+#include "kernels/ops/search/search_plan.h"
 #include "tests/kernels/cuda/host_launcher.h"
 #include "tests/kernels/test_util.h"
 

@@ -1,6 +1,7 @@
 // Counted bytes against sums by hand.
-#include "kernels/cuda/traffic.h"
-#include "kernels/codecs/balanced/balanced.h"
+#include "kernels/device/traffic.h"
+#include "kernels/codecs/kinds/balanced.h"
+#include "kernels/ops/search/search_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -8,6 +8,7 @@
 
 #include "service/access/access.h"
 #include "service/transport/rpc_methods.h"
+#include "service/under_way/call_counts.h"
 #include "tests/service/access/access_fixture.h"
 
 namespace seine::test {
@@ -25,6 +26,17 @@ TEST(Roles, EveryRpcOfTheContractHasOne) {
       EXPECT_NE(roles[service->method(i)->full_name()], Role::kNone) << service->method(i)->full_name();
     }
   }
+}
+
+TEST(Roles, EveryRpcIsCounted) {
+  for (const RpcMethod& method : RpcMethods()) {
+    const int number = CallCounts::NumberOf(method.name);
+    ASSERT_NE(number, CallCounts::kNone) << method.name;
+    EXPECT_EQ(CallCounts::MethodOf(number).service, method.service);
+    EXPECT_EQ(CallCounts::MethodOf(number).client_streams, method.pieces) << method.name;
+  }
+  EXPECT_EQ(CallCounts::size(), static_cast<int>(RpcMethods().size()) + 1);  // and Decode
+  EXPECT_TRUE(CallCounts::MethodOf(CallCounts::decode()).server_streams);
 }
 
 TEST(Roles, WhatChangesSomethingIsNoReaders) {

@@ -18,8 +18,8 @@
 
 #include "proto/channel/wait.h"
 #include "service/channel_offers.h"
-#include "service/in_flight.h"
 #include "service/transport/sockets/descriptors.h"
+#include "service/under_way/in_flight.h"
 #include "tests/service/channel/raw_channel.h"
 
 namespace seine::test {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "service/channel_offers.h"
-#include "service/in_flight.h"
+#include "service/under_way/in_flight.h"
 #include "tests/service/channel/raw_channel.h"
 
 namespace seine::test {

@@ -8,10 +8,10 @@
 
 #include "service/access/access.h"
 #include "service/metrics/collector.h"
-#include "service/open_calls.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
 #include "service/scheduling/tenant_work.h"
+#include "service/under_way/open_calls.h"
 #include "tests/service/access/access_fixture.h"
 
 namespace seine::test {

@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "seine/reflection/v1/reflection.pb.h"
-#include "service/in_flight.h"
-#include "service/open_calls.h"
 #include "service/transport/reflection/descriptor_answers.h"
 #include "service/transport/rpc_methods.h"
 #include "service/transport/sockets/connections.h"
+#include "service/under_way/in_flight.h"
+#include "service/under_way/open_calls.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {

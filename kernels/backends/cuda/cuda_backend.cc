@@ -1,0 +1,227 @@
+#include "kernels/backends/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/backends/cuda/encode_calls.h"
+#include "kernels/backends/cuda/evict_calls.h"
+#include "kernels/backends/cuda/low_rank_calls.h"
+#include "kernels/backends/cuda/search_calls.h"
+#include "kernels/device/codec_cache.h"
+#include "kernels/device/stream_context.h"
+#include "kernels/machine/limits.h"
+#include "kernels/stop.h"
+#include "kernels/thread_pool.h"
+
+namespace seine::cuda {
+namespace {
+
+// A grid's second dimension is 65,535 at most, and a batch's workspace should stay small beside the codes.
+constexpr int kMostQueries = 4096;
+static_assert(kMostQueries <= kMostGridRows);
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<Device> device, int threads)
+      : device_(std::move(device)), pool_(threads), contexts_(device_.get()), codecs_(device_.get()) {}
+  Device::Error Open() { return contexts_.Open(); }
+
+  std::string name() const override { return "cuda"; }
+  std::string simd_target() const override { return device_->name(); }
+  int num_threads() const override { return pool_.size(); }
+  bool codes_on_device() const override { return true; }
+  std::string loss() const override {
+    if (!lost_) return {};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return loss_;
+  }
+
+  Buffer Allocate(size_t bytes, MemorySpace space) override {
+    if (bytes == 0 || lost_) return Buffer();
+    void* data = nullptr;
+    const Device::Error error =
+        space == MemorySpace::kCodes ? device_->Allocate(bytes, &data) : device_->AllocateHost(bytes, &data);
+    if (OutcomeOf(error, "allocation") != Outcome::kDone) return Buffer();
+    return Buffer(this, space, static_cast<uint8_t*>(data), bytes);
+  }
+  // A device that cannot take memory back is lost.
+  void Free(uint8_t* data, size_t, MemorySpace space) override {
+    Must(space == MemorySpace::kCodes ? device_->Free(data) : device_->FreeHost(data), "freeing");
+  }
+
+  Outcome Copy(const CopyTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    const StreamPool::Handle context = contexts_.Acquire();
+    Device::Error error = Device::kNoError;
+    for (int i = 0; i < count && error == Device::kNoError; ++i) {
+      error = device_->Copy(tasks[i].to, tasks[i].from, tasks[i].bytes, context->stream);
+    }
+    return Must(Finish(error, context.get()), "copy");
+  }
+
+  Outcome Zero(uint8_t* data, size_t bytes) override {
+    if (lost_) return Outcome::kLost;
+    const StreamPool::Handle context = contexts_.Acquire();
+    return Must(Finish(device_->Zero(data, bytes, context->stream), context.get()), "zeroing");
+  }
+
+  // Items are read from page-locked memory: the context's views hold them without growing.
+  Outcome CountCodes(const CountTask* tasks, int count) override {
+    constexpr int kMost = static_cast<int>(StreamContext::kViewBytes / sizeof(CountItem));
+    if (lost_) return Outcome::kLost;
+    const StreamPool::Handle context = contexts_.Acquire();
+    Device::Error error = Device::kNoError;
+    for (int first = 0; first < count && error == Device::kNoError; first += kMost) {
+      auto* items = reinterpret_cast<CountItem*>(context->views.data());
+      const int now = std::min(kMost, count - first);
+      for (int i = 0; i < now; ++i) {
+        const CountTask& t = tasks[first + i];
+        items[i] = {t.planes.coarse, t.layout->coarse_bytes, t.layout->head_dim, t.begin, t.end, t.sign, t.counts};
+      }
+      error = Finish(device_->Launch(CountArgs{items, now}, context->stream), context.get());
+    }
+    return Must(error, "counting");
+  }
+
+  Outcome Encode(const EncodeTask* tasks, int count) override;
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                 const ProgressCallback& progress) override;
+
+  Outcome Sum(const SumTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
+    return OutcomeOf(SumOnDevice(tasks, count, contexts_.Acquire().get()), "summing");
+  }
+  Outcome Score(const ScoreTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
+    return OutcomeOf(ScoreOnDevice(tasks, count, contexts_.Acquire().get()), "scoring");
+  }
+  Outcome Select(const SelectTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
+    return OutcomeOf(SelectOnDevice(tasks, count, contexts_.Acquire().get()), "selection");
+  }
+  Outcome Project(const ProjectTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
+    return OutcomeOf(ProjectOnDevice(tasks, count, contexts_.Acquire().get()), "projection");
+  }
+  Outcome Rebuild(const RebuildTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
+    return OutcomeOf(RebuildOnDevice(tasks, count, contexts_.Acquire().get()), "reconstruction");
+  }
+  Outcome Learn(const LearnTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    if (StopRequested()) return Outcome::kStopped;
+    return OutcomeOf(LearnOnDevice(tasks, count, contexts_.Acquire().get()), "learning");
+  }
+
+  void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
+
+ private:
+  // Waits for what was enqueued, also behind a call that failed, for it may still be reading the context's memory.
+  Device::Error Finish(Device::Error error, StreamContext* context) {
+    const Device::Error ended = device_->Finish(context->stream);
+    return error != Device::kNoError ? error : ended;
+  }
+
+  Outcome OutcomeOf(Device::Error error, const char* what) {
+    if (error == Device::kNoError) return Outcome::kDone;
+    if (error == Device::kOutOfMemory) return Outcome::kNoMemory;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!lost_) loss_ = std::string(what) + " on " + device_->name() + ": " + device_->Describe(error);
+    lost_ = true;
+    return Outcome::kLost;
+  }
+  // The outcome of an operation that needs no memory: to be short of it there is a loss, too.
+  Outcome Must(Device::Error error, const char* what) {
+    const Outcome outcome = OutcomeOf(error, what);
+    if (outcome != Outcome::kNoMemory) return outcome;
+    return OutcomeOf(-error, what);
+  }
+
+  const std::unique_ptr<Device> device_;
+  ThreadPool pool_;
+  StreamPool contexts_;
+  CodecCache codecs_;
+  std::atomic<bool> lost_{false};
+  mutable std::mutex mutex_;
+  std::string loss_;  // guarded by mutex_
+};
+
+Outcome CudaBackend::Encode(const EncodeTask* tasks, int count) {
+  if (lost_) return Outcome::kLost;
+  if (StopRequested()) return Outcome::kStopped;
+  const StreamPool::Handle context = contexts_.Acquire();
+  std::vector<const CodecTables*> tables(count);
+  Device::Error error = Device::kNoError;
+  for (int i = 0; i < count && error == Device::kNoError; ++i) {
+    error = codecs_.Get(*tasks[i].codec, context.get(), &tables[i]);
+  }
+  bool stopped = false;
+  if (error == Device::kNoError) error = EncodeOnDevice(tasks, tables.data(), count, context.get(), &stopped);
+  return error == Device::kNoError && stopped ? Outcome::kStopped : OutcomeOf(error, "encoding");
+}
+
+// Room for a task's answers. Returns whether they are there already, for there is nothing to search.
+bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutput* output) {
+  const size_t rows = params.scope == Scope::kPerKvHead ? 1 : task.group;
+  output->positions.resize(rows);
+  output->scores.resize(rows);
+  output->masses.assign(params.mass_p > 0 ? rows : 0, 1.0f);
+  output->capped.assign(output->masses.size(), 0);
+  if (task.num_keys > 0) return false;
+  for (size_t r = 0; r < rows; ++r) output->positions[r].clear(), output->scores[r].clear();
+  return true;
+}
+
+// Tasks that are read whole are launches of their own: none of their steps is one of a search's.
+// No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
+Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                            const ProgressCallback&) {
+  if (lost_) return Outcome::kLost;
+  if (StopRequested()) return Outcome::kStopped;
+  const StreamPool::Handle context = contexts_.Acquire();
+  Device::Error error = Device::kNoError;
+  for (const bool whole : {false, true}) {
+    SearchParams same = params;  // of a batch's tasks
+    if (whole) same.method = Method::kExact;
+    std::vector<int> batch;
+    int queries = 0;
+    for (int i = 0; i < count && error == Device::kNoError; ++i) {
+      if (tasks[i].whole != whole || PrepareEmpty(tasks[i], params, &outputs[i])) continue;
+      if (queries + tasks[i].group > kMostQueries) {
+        if (StopRequested()) return Outcome::kStopped;
+        error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
+        batch.clear();
+        queries = 0;
+      }
+      batch.push_back(i);
+      queries += tasks[i].group;
+    }
+    if (error == Device::kNoError && !batch.empty())
+      error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
+  }
+  return OutcomeOf(error, "search");
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why) {
+  if (threads <= 0) threads = DefaultThreads();
+  Device* opened = device.get();
+  auto backend = std::make_unique<CudaBackend>(std::move(device), threads);
+  if (const Device::Error error = backend->Open(); error != Device::kNoError) {
+    *why = opened->name() + ": " + opened->Describe(error);
+    return nullptr;
+  }
+  return backend;
+}
+
+}  // namespace seine::cuda

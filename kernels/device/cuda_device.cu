@@ -1,0 +1,110 @@
+// The real device: calls of the CUDA runtime.
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <variant>
+
+#include "kernels/device/bound_device.h"
+#include "kernels/device/cuda_stream.h"
+#include "kernels/device/device.h"
+#include "kernels/device/launcher.h"
+#include "kernels/ops/search/search_plan.h"
+
+namespace seine::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;  // built for 8.0 and 9.0
+constexpr int kOrdinal = 0;
+
+class CudaCurrentDevice final : public CurrentDevice {
+ public:
+  Device::Error Get(int* ordinal) override { return Result(cudaGetDevice(ordinal)); }
+  Device::Error Set(int ordinal) override { return Result(cudaSetDevice(ordinal)); }
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::string name, bool graphs) : name_(std::move(name)), graphs_(graphs) {}
+  std::string name() const override {
+    if (!graphs_) return name_ + ", graphs off";
+    return failed_graphs_ == 0 ? name_ : name_ + ", graphs failed: " + std::to_string(failed_graphs_);
+  }
+  std::string Describe(Error error) const override { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+
+  Error Allocate(size_t bytes, void** out) override { return Result(cudaMalloc(out, bytes)); }
+  Error Free(void* data) override { return Result(cudaFree(data)); }
+  Error AllocateHost(size_t bytes, void** out) override {
+    return Result(cudaHostAlloc(out, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  }
+  Error FreeHost(void* data) override { return Result(cudaFreeHost(data)); }
+
+  Error MakeStream(Stream* out) override {
+    cudaStream_t stream = nullptr;
+    const Error error = Result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    *out = error == kNoError ? std::make_unique<CudaStream>(stream).release() : nullptr;
+    return error;
+  }
+  Error DropStream(Stream stream) override {
+    const std::unique_ptr<CudaStream> dropped(StateOf(stream));
+    return Result(cudaStreamDestroy(dropped->stream));
+  }
+  Error Finish(Stream stream) override { return Result(cudaStreamSynchronize(Cuda(stream))); }
+
+  Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    return Result(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Cuda(stream)));
+  }
+  Error Zero(void* data, size_t bytes, Stream stream) override {
+    return Result(cudaMemsetAsync(data, 0, bytes, Cuda(stream)));
+  }
+  Error Launch(const Work& work, Stream stream) override {
+    return std::visit([&](const auto& args) { return Start(args, stream); }, work);
+  }
+
+ private:
+  template <typename Args>
+  Error Start(const Args& args, Stream stream) {
+    return Result(cuda::Launch(args, Cuda(stream)));
+  }
+  // Searches that come again are graphs.
+  Error Start(const SearchLaunch& search, Stream stream) {
+    const auto enqueue = [&] { return Result(cuda::Launch(search, Cuda(stream))); };
+    if (!graphs_) return enqueue();
+    LaunchCache& searches = StateOf(stream)->searches;
+    const int64_t failed = searches.counts().failed;
+    const Error error = searches.Launch(LaunchKey(search.plan->params(), search.plan->grids(), search.args), enqueue);
+    failed_graphs_ += searches.counts().failed - failed;
+    return error;
+  }
+
+  const std::string name_;
+  const bool graphs_;
+  std::atomic<int64_t> failed_graphs_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<Device> OpenDevice(std::string* why) {
+  bool graphs = true;
+  if (!ReadGraphsSetting(std::getenv("SEINE_CUDA_GRAPHS"), &graphs, why)) return nullptr;
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // kernels are loaded now, not when memory is short
+  int count = 0;
+  cudaDeviceProp properties;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, kOrdinal);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    *why = std::string("no CUDA device: ") + cudaGetErrorString(error);
+    return nullptr;
+  }
+  if (properties.major < kOldestMajor) {
+    *why = std::string(properties.name) + " is older than compute capability 8.0";
+    return nullptr;
+  }
+  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), kOrdinal,
+                    std::make_unique<CudaCurrentDevice>());
+}
+
+}  // namespace seine::cuda

@@ -1,0 +1,11 @@
+// OpenDevice of a build without CUDA.
+#include "kernels/device/device.h"
+
+namespace seine::cuda {
+
+std::unique_ptr<Device> OpenDevice(std::string* why) {
+  *why = "this build has no CUDA (SEINE_CUDA)";
+  return nullptr;
+}
+
+}  // namespace seine::cuda
