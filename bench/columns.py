@@ -96,6 +96,13 @@ SPARSE = [
     ("ppl", "perplexity behind exact prompts", "ppl_exact", 3),
     ("pplsparse", "behind sparse ones", "ppl_sparse", 3),
 ]
+HF_PROMPT = [
+    ("first", "first token, s", "first_token_s", 1),
+    ("ratio", "times as fast as torch", "ratio", 2),
+    ("taken", "of the keys", "taken", 2),
+    ("kl", "KL", "kl", 4),
+    ("ppl", "perplexity", "perplexity", 3),
+]
 QUALITY = [
     ("kl", "KL", "kl", 4),
     ("klexact", "KL of our exact attention", "kl_exact", 4),

@@ -373,6 +373,20 @@ PARTS = {
         asked=True,
         rows=lambda measured: measured["rows"],
     ),
+    "hfprompts": Part(
+        "Prompts of SmolLM2-135M in PyTorch, fp32, by torch's own attention and through Seine",
+        tuple(
+            f"PYTHON -m seine_kv.eval --parts prompts --context {length} --decoded 256 --shares 0.9,0.95"
+            for length in ("8192", "32768 --rope-scaling yarn:4")
+        ),
+        c.HF_PROMPT,
+        ("context", "prompt"),
+        18,
+        quiet=True,
+        asked=True,
+        text=("KL is from the same 256 tokens behind the exact prompt; torch attends them whole in every case.",),
+        rows=rows.hf_prompt,
+    ),
     "answersavx2": Part(
         "The same answers behind 8,000 tokens where llama.cpp and Seine have AVX2 and no more",
         tuple(f"./dev llama --avx2 --whole --cells 8000 --steps 256 --prompt {prompt}" for prompt in ("exact", "sparse")),

@@ -25,6 +25,15 @@ def answer(measured):
     return [{**row, **{name: row[f"{name}_ms"] / 1e3 for name in names}} for row in measured["rows"]]
 
 
+def hf_prompt(measured):
+    """Each way of reading a prompt beside torch's."""
+    found = []
+    for text in measured["prompts"]:
+        torch = text["prompts"][0]["first_token_s"]
+        found += [{**row, "context": text["context"], "ratio": torch / row["first_token_s"]} for row in text["prompts"]]
+    return found
+
+
 def demo(measured):
     full = measured["full_cache_bytes"]
     shares = {"code_share": measured["code_bytes"] / full, "held_share": (measured["code_bytes"] + measured["store_bytes"]) / full}

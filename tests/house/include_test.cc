@@ -26,7 +26,7 @@ struct Rule {
 
 const std::vector<Rule>& Rules() {
   static const auto* const kRules = new std::vector<Rule>{
-      {"kernels/cuda/", {"std", "hwy", "kernels", "cuda"}, {}},
+      {"kernels/device/", {"std", "hwy", "kernels", "cuda"}, {}},
       {"kernels/*_cuda.cu", {"std", "kernels", "cuda"}, {}},
       {"kernels/", {"std", "hwy", "kernels"}, {}},
       {"proto/", {"std", "protobuf", "proto"}, {}},
@@ -270,7 +270,7 @@ TEST(Include, WhatIsAllowedIsNotReported) {
   const PlantedTree tree;
   tree.Plant("kernels/cpu/a.cc",
              "#include <sys/mman.h>\n#include \"hwy/highway.h\"\n#include \"kernels/codecs/code.h\"\n");
-  tree.Plant("kernels/cuda/a.cu", "#include <cuda_runtime.h>\n#include \"kernels/math.h\"\n");
+  tree.Plant("kernels/device/a.cu", "#include <cuda_runtime.h>\n#include \"kernels/math.h\"\n");
   tree.Plant("index/a.cc",
              "#include <xxhash.h>\n#include \"absl/status/status.h\"\n#include \"kernels/codecs/code.h\"\n");
   tree.Plant("service/a.cc",
