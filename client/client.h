@@ -32,6 +32,7 @@
 #include "client/methods.h"
 #include "client/security.h"
 #include "client/types.h"
+#include "seine/v1/index_service.pb.h"
 
 namespace seine {
 struct Profile;  // profile/profile.h
@@ -135,9 +136,9 @@ class Client {
   virtual absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) = 0;
 
   // Indexes. Deleting one deletes its sequences.
-  virtual absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) = 0;
-  virtual absl::StatusOr<IndexInfo> GetIndex(const std::string& name) = 0;
-  virtual absl::StatusOr<std::vector<IndexInfo>> ListIndexes() = 0;
+  virtual absl::StatusOr<v1::IndexInfo> CreateIndex(const v1::IndexSpec& spec) = 0;
+  virtual absl::StatusOr<v1::IndexInfo> GetIndex(const std::string& name) = 0;
+  virtual absl::StatusOr<std::vector<v1::IndexInfo>> ListIndexes() = 0;
   virtual absl::Status DeleteIndex(const std::string& name) = 0;
 
   // Sequences. An empty id asks the server for one.
@@ -177,18 +178,19 @@ class Client {
                                                     const std::function<void(int64_t tokens)>& progress) = 0;
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items) { return AppendStream(items, {}); }
   // Items answer each for themselves (Answer::status); a wrong selector fails the call.
-  virtual absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) = 0;
+  virtual absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items,
+                                                  const v1::Selector& selector) = 0;
   // The same, and attends what is selected and what is dense. A selector without a scope: each query head its own set.
-  virtual absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
-                                              const Attention& attention) = 0;
+  virtual absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const v1::Selector& selector,
+                                              const v1::Attention& attention) = 0;
   // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
   virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
   // What each KV head of a layer retains, as a kKept report: for whoever begins to follow a layer, or has missed an
   // answer (retained_sets.h). Nothing changes. FAILED_PRECONDITION where the index keeps no keys.
   absl::StatusOr<Retained> GetRetained(const Sequence& sequence, int layer);
   // The scores of every token that a layer holds, by KV head.
-  virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
-                                                        const Given& given) = 0;
+  virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer,
+                                                        const v1::ScorerSettings& scorer, const Given& given) = 0;
   virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) = 0;
 
   // Subspaces: the newest bases of a layer and how they fare; others in their place, from which learning goes on while

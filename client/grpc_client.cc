@@ -87,31 +87,29 @@ absl::StatusOr<Profile> GrpcClient::MeasureProfile(absl::Span<const Sequence> se
   return FromProto(response);
 }
 
-absl::StatusOr<IndexInfo> GrpcClient::CreateIndex(const IndexSpec& spec) {
+absl::StatusOr<v1::IndexInfo> GrpcClient::CreateIndex(const v1::IndexSpec& spec) {
   v1::CreateIndexRequest request;
-  ToProto(spec, request.mutable_spec());
+  *request.mutable_spec() = spec;
   v1::CreateIndexResponse response;
   const absl::Status status = Call(indexes_, &v1::IndexService::Stub::CreateIndex, request, &response);
   if (!status.ok()) return status;
-  return FromProto(response.index());
+  return std::move(*response.mutable_index());
 }
 
-absl::StatusOr<IndexInfo> GrpcClient::GetIndex(const std::string& name) {
+absl::StatusOr<v1::IndexInfo> GrpcClient::GetIndex(const std::string& name) {
   v1::GetIndexRequest request;
   request.set_name(name);
   v1::GetIndexResponse response;
   const absl::Status status = Call(indexes_, &v1::IndexService::Stub::GetIndex, request, &response);
   if (!status.ok()) return status;
-  return FromProto(response.index());
+  return std::move(*response.mutable_index());
 }
 
-absl::StatusOr<std::vector<IndexInfo>> GrpcClient::ListIndexes() {
+absl::StatusOr<std::vector<v1::IndexInfo>> GrpcClient::ListIndexes() {
   v1::ListIndexesResponse response;
   const absl::Status status = Call(indexes_, &v1::IndexService::Stub::ListIndexes, v1::ListIndexesRequest(), &response);
   if (!status.ok()) return status;
-  std::vector<IndexInfo> out;
-  for (const v1::IndexInfo& info : response.indexes()) out.push_back(FromProto(info));
-  return out;
+  return std::vector<v1::IndexInfo>(response.indexes().begin(), response.indexes().end());
 }
 
 absl::Status GrpcClient::DeleteIndex(const std::string& name) {
@@ -271,11 +269,13 @@ absl::StatusOr<AppendTotals> GrpcClient::AppendStream(absl::Span<const AppendIte
 template <typename Result, typename Request, typename Response>
 absl::StatusOr<Result> GrpcClient::CallWithItems(
     grpc::Status (v1::RetrievalService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    absl::Span<const RetrieveItem> items, const Selector& selector, const std::function<void(Request*)>& add) const {
+    absl::Span<const RetrieveItem> items, const v1::Selector& selector,
+    const std::function<void(Request*)>& add) const {
   google::protobuf::Arena arena;
   auto* request = google::protobuf::Arena::CreateMessage<Request>(&arena);
   auto* response = google::protobuf::Arena::CreateMessage<Response>(&arena);
-  absl::Status status = ToProto(selector, request->mutable_selector());
+  *request->mutable_selector() = selector;
+  absl::Status status;
   for (const RetrieveItem& item : items) status.Update(ToProto(item, request->add_items()));
   if (!status.ok()) return status;
   add(request);
@@ -291,16 +291,17 @@ absl::StatusOr<Result> GrpcClient::CallWithItems(
   return out;
 }
 
-absl::StatusOr<RetrieveResult> GrpcClient::Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) {
+absl::StatusOr<RetrieveResult> GrpcClient::Retrieve(absl::Span<const RetrieveItem> items,
+                                                    const v1::Selector& selector) {
   return CallWithItems<RetrieveResult, v1::RetrieveRequest>(&v1::RetrievalService::Stub::Retrieve, items, selector,
                                                             [](v1::RetrieveRequest*) {});
 }
 
-absl::StatusOr<AttendResult> GrpcClient::Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
-                                                const Attention& attention) {
+absl::StatusOr<AttendResult> GrpcClient::Attend(absl::Span<const RetrieveItem> items, const v1::Selector& selector,
+                                                const v1::Attention& attention) {
   return CallWithItems<AttendResult, v1::AttendRequest>(
       &v1::RetrievalService::Stub::Attend, items, selector,
-      [&](v1::AttendRequest* request) { ToProto(attention, request->mutable_attention()); });
+      [&](v1::AttendRequest* request) { *request->mutable_attention() = attention; });
 }
 
 absl::StatusOr<Gathered> GrpcClient::Gather(const Sequence& sequence, int layer, int kv_head,

@@ -45,9 +45,9 @@ class GrpcClient final : public Client {
   absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) override;
   absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) override;
 
-  absl::StatusOr<IndexInfo> CreateIndex(const IndexSpec& spec) override;
-  absl::StatusOr<IndexInfo> GetIndex(const std::string& name) override;
-  absl::StatusOr<std::vector<IndexInfo>> ListIndexes() override;
+  absl::StatusOr<v1::IndexInfo> CreateIndex(const v1::IndexSpec& spec) override;
+  absl::StatusOr<v1::IndexInfo> GetIndex(const std::string& name) override;
+  absl::StatusOr<std::vector<v1::IndexInfo>> ListIndexes() override;
   absl::Status DeleteIndex(const std::string& name) override;
 
   absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id) override;
@@ -67,13 +67,13 @@ class GrpcClient final : public Client {
   absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained) override;
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items,
                                             const std::function<void(int64_t)>& progress) override;
-  absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const Selector& selector) override;
-  absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const Selector& selector,
-                                      const Attention& attention) override;
+  absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const v1::Selector& selector) override;
+  absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const v1::Selector& selector,
+                                      const v1::Attention& attention) override;
   absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head, absl::Span<const int32_t> positions,
                                   bool keys, bool values) override;
   absl::StatusOr<Evicted> Evict(const EvictRequest& request) override;
-  absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const Scorer& scorer,
+  absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const v1::ScorerSettings& scorer,
                                                 const Given& given) override;
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) override;
   absl::StatusOr<LayerSubspace> GetBasis(const Sequence& sequence, int layer) override;
@@ -111,7 +111,7 @@ class GrpcClient final : public Client {
   template <typename Result, typename Request, typename Response>
   absl::StatusOr<Result> CallWithItems(grpc::Status (v1::RetrievalService::Stub::*method)(grpc::ClientContext*,
                                                                                           const Request&, Response*),
-                                       absl::Span<const RetrieveItem> items, const Selector& selector,
+                                       absl::Span<const RetrieveItem> items, const v1::Selector& selector,
                                        const std::function<void(Request*)>& add) const;
 
   absl::StatusOr<int64_t> PieceBytes();

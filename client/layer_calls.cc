@@ -13,9 +13,9 @@ absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
   v1::EvictRequest request;
   ToProto(in.sequence, request.mutable_handle());
   request.set_layer(in.layer);
-  ToProto(in.scorer, request.mutable_scorer());
-  ToProto(in.budget, request.mutable_budget());
-  ToProto(in.keep, request.mutable_keep());
+  *request.mutable_scorer() = in.scorer;
+  *request.mutable_budget() = in.budget;
+  *request.mutable_keep() = in.keep;
   request.set_dry_run(in.dry_run);
   request.set_report(static_cast<v1::RetainedReport>(in.report));
   absl::Status status = ToProto(in.given, request.mutable_given());
@@ -29,7 +29,7 @@ absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
 
 absl::StatusOr<Retained> Client::GetRetained(const Sequence& sequence, int layer) {
   EvictRequest request = {.sequence = sequence, .layer = layer};
-  request.budget.tokens = std::numeric_limits<int32_t>::max();
+  request.budget.set_tokens(std::numeric_limits<int32_t>::max());
   request.dry_run = true;
   request.report = RetainedReport::kKept;
   absl::StatusOr<Evicted> answer = Evict(request);
@@ -37,12 +37,12 @@ absl::StatusOr<Retained> Client::GetRetained(const Sequence& sequence, int layer
   return std::move(answer->retained);
 }
 
-absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer, const Scorer& scorer,
-                                                          const Given& given) {
+absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer,
+                                                          const v1::ScorerSettings& scorer, const Given& given) {
   v1::ScoreRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_layer(layer);
-  ToProto(scorer, request.mutable_scorer());
+  *request.mutable_scorer() = scorer;
   absl::Status status = ToProto(given, request.mutable_given());
   v1::ScoreResponse response;
   if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Score, request, &response);
@@ -56,8 +56,8 @@ absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRe
   v1::DiagnoseRequest request;
   ToProto(in.sequence, request.mutable_handle());
   request.set_layer(in.layer);
-  for (const Scorer& scorer : in.scorers) ToProto(scorer, request.add_scorers());
-  ToProto(in.budget, request.mutable_budget());
+  for (const v1::ScorerSettings& scorer : in.scorers) *request.add_scorers() = scorer;
+  *request.mutable_budget() = in.budget;
   if (in.window) request.set_window(*in.window);
   absl::Status status = ToProto(in.given, request.mutable_given());
   v1::DiagnoseResponse response;

@@ -1,43 +1,15 @@
-// Subspaces as plain C++ values: settings, bases and measures. Included by types.h.
+// Subspaces as plain C++ values: bases and measures. Included by types.h.
 #ifndef SEINE_CLIENT_SUBSPACE_TYPES_H_
 #define SEINE_CLIENT_SUBSPACE_TYPES_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace seine::client {
 
-// kDefault, and absent optionals, take the server's default.
+// kDefault takes the server's.
 enum class KeyFrame : uint8_t { kDefault = 0, kPostRope = 1, kPreRope = 2 };
-
-// An index that keeps the keys and values of its zone low-rank; needs KvStore::kKeysValues and the cpu backend.
-struct Subspace {
-  int key_rank = 0, value_rank = 0;  // 1 to head_dim; of an index described, those that it has
-  // In (0, 1], in place of both ranks, with a profile: the smallest that hold this share of its energy in every layer
-  // and head.
-  std::optional<double> energy;
-  KeyFrame frame = KeyFrame::kDefault;
-  std::vector<int> key_ranks, value_ranks;  // a layer each, in place of the rank of that name
-  bool energy_by_layer = false;             // energy finds these
-  std::optional<int> interval;              // tokens between updates, and in one; 1 to 256
-  std::optional<double> learning_rate;      // relative to the covariance's trace
-  bool absolute_rate = false;               // learning rates are the paper's eta, without a bound
-  // Above 0: a prompt makes one step with its rows' moment, averaged over so many neighbours first.
-  std::optional<int> prompt_pool;
-  std::optional<double> prompt_learning_rate;
-  std::optional<double> max_gain;         // bound of a step
-  std::optional<double> error_threshold;  // above 0: only intervals update that leave out more; 1: none
-  std::optional<int64_t> min_spacing;     // tokens between such updates
-  std::optional<double> full_rank;        // share of the tokens that stay full-rank
-  std::optional<int> full_rank_queries;   // positions whose queries choose them, the last ones; 0: the profile's moment
-  std::optional<int> full_rank_pool;      // neighbours that what they lose is averaged over; odd
-  std::optional<int64_t> version_tokens;  // that share a version of a basis
-  std::string profile;                    // that bases begin with; empty: a sequence's first tokens
-  std::optional<int64_t> carried_to;      // post_rope: positions that its moments are carried to
-  bool stack_queries = false;             // bases of keys begin with the profile's of queries and keys stacked
-};
 
 // The bases of every KV head of a layer, columns orthonormal: fp32 [num_kv_heads, head_dim, rank], row-major.
 struct LayerBases {

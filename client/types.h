@@ -1,5 +1,5 @@
-// What travels between an engine and a Seine server, as plain C++ values: settings, handles, tensors, answers.
-// Everything of the wire stays out of here; client.h has the calls.
+// What travels between an engine and a Seine server: handles, tensors and answers as plain C++ values, so that tensors
+// are views of the caller's memory; settings as the contract's messages (proto/seine/v1). client.h has the calls.
 #ifndef SEINE_CLIENT_TYPES_H_
 #define SEINE_CLIENT_TYPES_H_
 
@@ -14,18 +14,12 @@
 #include "absl/types/span.h"
 #include "client/eviction_types.h"
 #include "client/subspace_types.h"
+#include "seine/v1/retrieval_service.pb.h"
 
 // A namespace of its own: a program may link index/ (whose types bear the same names) and this client.
 namespace seine::client {
 
-// kDefault, and absent optionals, take the index's setting (or, when an index is created, the server's default).
 enum class DType : uint8_t { kFloat32 = 1, kFloat16 = 2, kBFloat16 = 3, kInt32 = 4 };
-enum class Scope : uint8_t { kDefault = 0, kPerKvHead = 1, kPerQHead = 2 };
-enum class GqaReduce : uint8_t { kDefault = 0, kSoftmaxSum = 1, kMax = 2, kMean = 3 };
-enum class Coarse : uint8_t { kDefault = 0, kSignIp = 1, kCollision = 2 };
-enum class Centre : uint8_t { kDefault = 0, kNone = 1, kGlobal = 2, kWindow = 3 };
-enum class RopeStyle : uint8_t { kDefault = 0, kHalfSplit = 1, kInterleaved = 2 };
-enum class KvStore : uint8_t { kDefault = 0, kNone = 1, kKeys = 2, kKeysValues = 3 };
 // kIndex: from the codes. kDense: all is visible. kExact: by the exact scores of every stored key, as the selector asks
 // or because the zone is short, or with given positions.
 enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3 };
@@ -58,73 +52,6 @@ struct ConstTensor {
   const void* data = nullptr;
   DType dtype = DType::kFloat16;
   Shape shape;
-};
-
-struct Geometry {
-  int num_layers = 1;
-  int num_q_heads = 1;  // a multiple of num_kv_heads
-  int num_kv_heads = 1;
-  int head_dim = 128;             // 64, 80, 96, 128, 192 or 256
-  DType dtype = DType::kFloat16;  // of keys and values as appended and stored
-};
-
-// The rotary position embedding that keys carry: either field states it; neither: it is not stated.
-struct Rope {
-  RopeStyle style = RopeStyle::kDefault;
-  std::vector<double> inv_freq;  // [head_dim / 2] radians a token
-  std::string config_json;       // rope_parameters of config.json, or rope_theta and rope_scaling
-};
-
-struct IndexSpec {
-  std::string name;
-  std::string model;  // its profile is used where the server has one by this name (what follows the last '/')
-  Geometry geometry;
-  Rope rope;  // not stated: the profile's own
-  // Zones, in tokens.
-  std::optional<int> sink, local;
-  std::optional<int> update_buffer;    // a multiple of 64 and of the centre window
-  std::optional<int> dense_threshold;  // below this many tokens everything is visible (Path::kDense)
-  // Codec.
-  std::string codec;               // "rsq" or "balanced"; empty: balanced where a profile is given or found, else rsq
-  std::string profile;             // balanced: one of ServerInfo::profiles
-  std::optional<int64_t> horizon;  // balanced: tokens ahead that queries come from
-  std::optional<double> coarse_bits;  // balanced: a coordinate, .5, 1 or 2
-  std::optional<double> total_bits;   // balanced: a coordinate, above coarse_bits, at most 4
-  std::optional<uint64_t> seed;
-  Centre centre = Centre::kDefault;
-  std::optional<int> centre_window;  // tokens that share a centre
-  // What a Retrieve without a Selector of its own does.
-  std::optional<int> top_k;
-  // Share of the zone kept as candidates; 0: .05, of a balanced zone of n > 8192 keys .05 sqrt(8192 / n), and a short
-  // zone is read whole.
-  std::optional<double> beta;
-  std::optional<int>
-      refine;  // survivors of the rerank scored exactly; few candidates are all scored (Selector in proto/)
-  Coarse coarse = Coarse::kDefault;
-  std::optional<double> rho;  // collision's covered share
-  Scope scope = Scope::kDefault;
-  GqaReduce gqa_reduce = GqaReduce::kDefault;
-  std::optional<float> softmax_scale;  // 1 / sqrt(head_dim)
-  KvStore kv_store = KvStore::kDefault;
-  std::optional<Eviction> eviction;  // absent: tokens are evicted by call only
-  std::optional<Subspace> subspace;  // absent: everything that is stored is full-rank
-  int64_t memory_limit_bytes = 0;    // 0: none of its own
-};
-
-struct IndexInfo {
-  IndexSpec spec;  // every default filled in
-  int64_t num_sequences = 0;
-  int64_t code_bytes = 0;   // held for codes
-  int64_t store_bytes = 0;  // held for keys and values
-  int64_t query_bytes = 0;  // held for the queries that eviction looks at
-  // Layers that outgrew the horizon of their balanced code, or whose queries it did not fit; of them, the latter; their
-  // keys, each counted once for all heads.
-  int64_t reencoded_layers = 0, reencoded_unfit_layers = 0;
-  int64_t reencoded_keys = 0;
-  int64_t evictions = 0;       // of layers, by the index itself and by call
-  int64_t evicted_tokens = 0;  // each counted once a head
-  // Times that a step's queries found no memory: in the sample that tells whether a code fits, for scorers.
-  int64_t queries_not_kept = 0;
 };
 
 // Names a sequence. Generation 0 means any; a stale one (the id was deleted and made again) is FAILED_PRECONDITION.
@@ -178,8 +105,8 @@ struct AppendItem {
   ConstTensor keys;      // [tokens, num_kv_heads, head_dim] in the index's dtype, post-RoPE
   ConstTensor values;    // the same shape; given exactly when the index stores values
   // The last tokens' queries, [at most tokens, num_q_heads, head_dim] in any float type: for an index that keeps
-  // queries to evict by (Eviction::keep_queries) or to choose full-rank tokens by (Subspace::full_rank_queries), which
-  // may do without; any other refuses them.
+  // queries to evict by (EvictionSettings.keep_queries) or to choose full-rank tokens by
+  // (SubspaceSettings.full_rank_queries), which may do without; any other refuses them.
   ConstTensor queries = {};
   RetainedReport report = RetainedReport::kNone;  // what the answer says of the retained positions
 };
@@ -212,27 +139,8 @@ struct RetrieveItem {
   ConstTensor positions = {};
 };
 
-// The smallest set whose estimated softmax mass of the zone reaches p, of between floor and cap tokens.
-struct MassP {
-  float p = 0.95f;
-  int floor = 1;
-  int cap = 100;
-};
-
-struct Selector {
-  std::optional<int> top_k;  // at most one of top_k and mass_p
-  std::optional<MassP> mass_p;
-  Scope scope = Scope::kDefault;
-  GqaReduce gqa_reduce = GqaReduce::kDefault;
-  std::optional<double> beta;
-  std::optional<double> recall_target;  // in place of beta, in (0, 1); needs the balanced code
-  std::optional<int> refine;
-  bool with_scores = false;
-  bool exact = false;  // read every stored key instead of the index
-};
-
 // What one RetrieveItem got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; under
-// Path::kDense everything is, and there are no sets. A set belongs to a KV head or to a query head (Selector::scope).
+// Path::kDense everything is, and there are no sets. A set belongs to a KV head or to a query head (Selector.scope).
 // Once tokens of the layer were evicted, heads hold different ones: both ranges are empty, and dense_positions says for
 // each KV head what is visible besides.
 struct Answer {
@@ -243,13 +151,13 @@ struct Answer {
   bool all_returned = false;  // top_k covers the whole zone
   // The codes searched are made for other positions than the layer has reached: recall may be lower.
   bool codes_outgrown = false;
-  bool capped = false;  // under MassP: its cap ended some set before the mass reached p
+  bool capped = false;  // under mass_p: its cap ended some set before the mass reached p
   int num_sets = 0;
   int width = 0;                   // of a row of positions
   std::vector<int32_t> positions;  // [num_sets, width], each row ascending, padded with -1
   std::vector<int32_t> counts;     // [num_sets]
   std::vector<float> scores;       // [num_sets, width] if asked for
-  std::vector<float> masses;       // [num_sets] under MassP: estimated softmax mass of the zone in each set
+  std::vector<float> masses;       // [num_sets] under mass_p: estimated softmax mass of the zone in each set
   std::vector<std::vector<int32_t>> dense_positions;  // [num_kv_heads] ascending; empty while nothing was evicted
   absl::Span<const int32_t> set(int i) const { return absl::MakeConstSpan(positions).subspan(i * width, counts[i]); }
   absl::Span<const float> set_scores(int i) const { return absl::MakeConstSpan(scores).subspan(i * width, counts[i]); }
@@ -258,16 +166,6 @@ struct Answer {
 struct RetrieveResult {
   std::vector<Answer> answers;  // one an item, in order
   int64_t server_us = 0;        // time in the index
-};
-
-// How items are attended rather than retrieved. The index must store keys and values.
-struct Attention {
-  // Whether windows of 64 tokens are counted in, by the means of their keys and values, for those of their tokens that
-  // were not selected. Absent: where each query head selects for itself and the search is not exact.
-  std::optional<bool> tail = {};
-  float scale = 0;  // of the logits; 0: the index's
-  bool with_positions = false;
-  double prompt_mass = 1;  // the share of its attention that a prompt's token keeps, in (0, 1]; 1: exact
 };
 
 // What one item got: softmax attention of every query head over its set and all that is dense. Answers over disjoint
@@ -299,8 +197,8 @@ struct DecodeStep {
   uint64_t step = 0;  // echoed
   std::vector<AppendItem> appends;
   std::vector<RetrieveItem> items;
-  Selector selector;
-  std::optional<Attention> attention = {};  // absent: items are retrieved
+  v1::Selector selector;
+  std::optional<v1::Attention> attention = {};  // absent: items are retrieved
 };
 
 struct DecodeAnswer {
@@ -345,7 +243,7 @@ struct ServerInfo {
   int64_t uptime_seconds = 0;
   int queue_capacity = 0;
   int64_t max_message_bytes = 0;
-  std::vector<std::string> profiles;      // names for IndexSpec::profile
+  std::vector<std::string> profiles;      // names for CodecSettings.profile
   int64_t device_memory_limit_bytes = 0;  // 0: none
   int64_t device_memory_bytes = 0;        // codes in a device's own memory
   std::string instance;                   // of the server's process: after a restart, which empties it, another
@@ -365,9 +263,9 @@ struct Given {
 struct EvictRequest {
   Sequence sequence;
   int layer = 0;
-  Scorer scorer = {};
-  Budget budget = {};
-  Keep keep = {};
+  v1::ScorerSettings scorer = {};
+  v1::Budget budget = {};
+  v1::Keep keep = {};
   Given given = {};
   bool dry_run = false;  // nothing changes
   // A dry run drops nothing, and what is kept under it is what the layer retains now.
@@ -389,9 +287,9 @@ struct HeadScores {
 struct DiagnoseRequest {
   Sequence sequence;
   int layer = 0;
-  std::vector<Scorer> scorers = {};  // compared with each other, at most 16
-  Budget budget = {};                // of the sets compared
-  std::optional<int> window = {};    // of the dilution, tokens
+  std::vector<v1::ScorerSettings> scorers = {};  // compared with each other, at most 16
+  v1::Budget budget = {};                        // of the sets compared
+  std::optional<int> window = {};                // of the dilution, tokens
   Given given = {};
 };
 

@@ -84,6 +84,12 @@ std::string ListValues(absl::string_view type) {
   return list;
 }
 
+std::string OneOf(absl::string_view type) {
+  std::string list = ListValues(type);
+  const size_t last = list.rfind(", ");
+  return last == std::string::npos ? list : list.replace(last, 2, " or ");
+}
+
 std::string NearestWord(absl::string_view word, absl::Span<const std::string> candidates) {
   std::string nearest;
   size_t fewest = std::max<size_t>(1, word.size() / 3) + 1;

@@ -26,6 +26,8 @@ int FindValue(absl::string_view type, absl::string_view text);
 std::string SpellValue(absl::string_view type, int number);
 // First spellings of all values: "fp32, fp16, bf16".
 std::string ListValues(absl::string_view type);
+// The same in words: "fp32, fp16 or bf16".
+std::string OneOf(absl::string_view type);
 
 // The candidate at the fewest edits (insert, delete, replace, swap neighbours) from `word`, where these are at most a
 // third of its letters and at least one; empty where none is so near. Of two as near, the first.

@@ -14,6 +14,7 @@
 #include "bench/serving/bare_futex.h"
 #include "bench/serving/bare_socket.h"
 #include "bench/serving/made_tokens.h"
+#include "client/settings.h"
 #include "index/index.h"
 
 namespace seine::bench {
@@ -97,9 +98,10 @@ class RemoteSide {
     result->simd_target = server->simd_target;
     result->server_threads = server->num_threads;
 
-    client::IndexSpec spec;
-    spec.name = name_ = absl::StrCat("seine-bench-", getpid());
-    spec.geometry = {o.num_layers, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim, client::DType::kFloat16};
+    v1::IndexSpec spec;
+    spec.set_name(name_ = absl::StrCat("seine-bench-", getpid()));
+    *spec.mutable_geometry() = client::MakeGeometry(o.num_layers, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim,
+                                                    client::DType::kFloat16);
     if (auto index = client_->CreateIndex(spec); !index.ok()) return index.status();
     created_ = true;
     auto sequence = client_->CreateSequence(name_, "");
@@ -117,8 +119,8 @@ class RemoteSide {
                               {&tokens_->queries[step * tokens_->query_bytes],
                                client::DType::kFloat16,
                                {o_.num_kv_heads * o_.group, o_.head_dim}}});
-    request_.selector.top_k = o_.top_k;
-    request_.selector.beta = o_.beta;
+    request_.selector.set_top_k(o_.top_k);
+    request_.selector.set_beta(o_.beta);
     client::Answer* answer = nullptr;
     if (absl::Status s = o_.unary ? AskUnary(&answer) : AskStream(&answer); !s.ok()) return s;
     if (!answer->status.ok()) return answer->status;

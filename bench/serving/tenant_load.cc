@@ -1,5 +1,6 @@
 // See tenant_load.h.
 #include "bench/serving/tenant_load.h"
+#include "client/settings.h"
 
 #include <algorithm>
 #include <thread>
@@ -15,9 +16,10 @@ client::ConstTensor KeysAt(const Tokens& tokens, const TenantGeometry& g, int64_
 }
 
 absl::Status MakeIndex(client::Client* client, const std::string& name, const TenantGeometry& g) {
-  client::IndexSpec spec;
-  spec.name = name;
-  spec.geometry = {1, g.num_kv_heads * g.group, g.num_kv_heads, g.head_dim, client::DType::kFloat16};
+  v1::IndexSpec spec;
+  spec.set_name(name);
+  *spec.mutable_geometry() =
+      client::MakeGeometry(1, g.num_kv_heads * g.group, g.num_kv_heads, g.head_dim, client::DType::kFloat16);
   const absl::Status made = client->CreateIndex(spec).status();
   return absl::IsAlreadyExists(made) ? absl::OkStatus() : made;
 }
@@ -65,7 +67,7 @@ absl::StatusOr<std::unique_ptr<StepStream>> StepStream::Open(const std::string& 
   auto stream = out->client_->OpenDecodeStream(client::Transport::kBlocking);
   if (!stream.ok()) return stream.status();
   out->stream_ = *std::move(stream);
-  out->request_.selector.top_k = geometry.top_k;
+  out->request_.selector.set_top_k(geometry.top_k);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include "client/cli/base/names.h"
 #include "client/cli/base/retained_output.h"
 #include "client/cli/commands.h"
+#include "client/cli/flags/selector_flags.h"
 #include "client/cli/input/vector_file.h"
 #include "profile/io/tensor_file.h"
 
@@ -20,9 +21,7 @@ struct QueryArguments {
   client::Sequence sequence;
   int layer = 0;
   VectorSource vector;
-  client::Selector selector;
-  std::optional<float> mass_p;
-  std::optional<int> mass_floor, mass_cap;
+  v1::Selector selector;
 };
 
 struct AppendArguments {
@@ -67,39 +66,28 @@ std::string SetsToText(const Json& sets) {
   return text;
 }
 
-absl::Status FillSelector(const QueryArguments& arguments, const Queries& queries, client::Selector* selector) {
-  if (!arguments.mass_p && (arguments.mass_floor || arguments.mass_cap)) {
-    return UsageError("--mass-floor and --mass-cap need --mass-p");
-  }
-  if (arguments.mass_p) {
-    client::MassP mass_p;
-    mass_p.p = *arguments.mass_p;
-    mass_p.floor = arguments.mass_floor.value_or(mass_p.floor);
-    mass_p.cap = arguments.mass_cap.value_or(mass_p.cap);
-    selector->mass_p = mass_p;
-  }
-  if (queries.head) {
-    if (selector->scope == client::Scope::kPerKvHead)
-      return UsageError("--scope: a single vector needs the scope q_head");
-    selector->scope = client::Scope::kPerQHead;
-  }
+// A single vector is one query head's.
+absl::Status FillSelector(const Queries& queries, v1::Selector* selector) {
+  if (!queries.head) return absl::OkStatus();
+  if (selector->scope() == v1::SCOPE_PER_KV_HEAD) return UsageError("--scope: a single vector needs the scope q_head");
+  selector->set_scope(v1::SCOPE_PER_Q_HEAD);
   return absl::OkStatus();
 }
 
 absl::Status Query(const Session& session, const QueryArguments& arguments) {
-  const absl::StatusOr<client::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
+  const absl::StatusOr<v1::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
   if (!index.ok()) return index.status();
-  const client::Geometry& geometry = index->spec.geometry;
+  const v1::Geometry& geometry = index->spec().geometry();
   const absl::StatusOr<Queries> queries = ReadQueries(arguments.vector, geometry);
   if (!queries.ok()) return queries.status();
-  client::Selector selector = arguments.selector;
-  absl::Status filled = FillSelector(arguments, *queries, &selector);
+  v1::Selector selector = arguments.selector;
+  absl::Status filled = FillSelector(*queries, &selector);
   if (!filled.ok()) return filled;
 
   const client::RetrieveItem item = {
       arguments.sequence,
       arguments.layer,
-      {queries->values.data(), client::DType::kFloat32, {geometry.num_q_heads, geometry.head_dim}}};
+      {queries->values.data(), client::DType::kFloat32, {geometry.num_q_heads(), geometry.head_dim()}}};
   const absl::StatusOr<client::RetrieveResult> result = session.client->Retrieve({item}, selector);
   if (!result.ok()) return result.status();
   if (result->answers.size() != 1) return absl::InternalError("the server did not answer the one item");
@@ -107,8 +95,8 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
   if (!answer.status.ok()) return answer.status;
 
   const Json sets = SetsToJson(answer, queries->head);
-  const bool per_q_head =
-      (selector.scope == client::Scope::kDefault ? index->spec.scope : selector.scope) == client::Scope::kPerQHead;
+  const bool per_q_head = (selector.scope() == v1::SCOPE_UNSPECIFIED ? index->spec().retrieval().scope()
+                                                                     : selector.scope()) == v1::SCOPE_PER_Q_HEAD;
   Json json = {{"index", arguments.sequence.index},
                {"sequence", arguments.sequence.id},
                {"layer", arguments.layer},
@@ -121,7 +109,7 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
                {"codes_outgrown", answer.codes_outgrown},
                {"server_us", result->server_us},
                {"sets", sets}};
-  if (selector.mass_p) json["capped"] = answer.capped;
+  if (selector.has_mass_p()) json["capped"] = answer.capped;
   session.Print(json, [&] {
     return absl::StrCat(
         "path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [", answer.zone_begin, ", ",
@@ -202,13 +190,13 @@ absl::StatusOr<int64_t> QueryStart(const TensorFile& file, const client::ConstTe
 
 // The queries of the last tokens that are taken of the keys, as many as the file has.
 absl::StatusOr<client::ConstTensor> QueriesOf(const TensorFile& file, const AppendArguments& arguments, int64_t taken,
-                                              const client::Geometry& geometry) {
+                                              const v1::Geometry& geometry) {
   const absl::StatusOr<client::ConstTensor> queries = OpenTensor(file, arguments.queries, "queries");
   if (!queries.ok()) return queries.status();
-  if (queries->shape[1] != geometry.num_q_heads || queries->shape[2] != geometry.head_dim) {
+  if (queries->shape[1] != geometry.num_q_heads() || queries->shape[2] != geometry.head_dim()) {
     return FileError(absl::InvalidArgumentError(absl::StrCat(
         file.path(), ": tensor ", arguments.queries, ": has the shape [", absl::StrJoin(queries->shape, ", "),
-        "]; queries of this index are [tokens, ", geometry.num_q_heads, ", ", geometry.head_dim, "]")));
+        "]; queries of this index are [tokens, ", geometry.num_q_heads(), ", ", geometry.head_dim(), "]")));
   }
   const absl::StatusOr<TensorFile::Tensor> keys = file.Get(arguments.keys);
   if (!keys.ok()) return FileError(keys.status());
@@ -235,9 +223,10 @@ absl::Status FillItem(const Session& session, const AppendArguments& arguments, 
     item->values = *std::move(values);
   }
   if (arguments.queries.empty()) return absl::OkStatus();
-  const absl::StatusOr<client::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
+  const absl::StatusOr<v1::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
   if (!index.ok()) return index.status();
-  absl::StatusOr<client::ConstTensor> queries = QueriesOf(file, arguments, item->keys.shape[0], index->spec.geometry);
+  absl::StatusOr<client::ConstTensor> queries =
+      QueriesOf(file, arguments, item->keys.shape[0], index->spec().geometry());
   if (!queries.ok()) return queries.status();
   item->queries = *std::move(queries);
   return absl::OkStatus();
@@ -282,35 +271,18 @@ absl::Status Append(const Session& session, const AppendArguments& arguments) {
   return absl::OkStatus();
 }
 
-void AddSelectorOptions(CLI::App* query, QueryArguments* arguments) {
-  client::Selector& selector = arguments->selector;
-  CLI::Option* top_k = query->add_option("--top-k", selector.top_k, "Tokens of an answer (default: the index's)")
-                           ->group("What to select");
-  query->add_option("--mass-p", arguments->mass_p, "Smallest set with this estimated softmax mass")
-      ->excludes(top_k)
-      ->group("What to select");
-  query->add_option("--mass-floor", arguments->mass_floor, "Fewest tokens under --mass-p (default: 1)")
-      ->group("What to select");
-  query->add_option("--mass-cap", arguments->mass_cap, "Most tokens under --mass-p (default: 100)")
-      ->group("What to select");
-  query->add_option("--scope", selector.scope, "One set for each kv_head or q_head (default: the index's)")
-      ->transform(Names(kScopeNames))
-      ->group("What to select");
-  query->add_option("--gqa-reduce", selector.gqa_reduce, "softmax_sum, max or mean (default: the index's)")
-      ->transform(Names(kReduceNames))
-      ->group("What to select");
-  query->add_option("--beta", selector.beta, "Share of the zone kept as candidates (default: the index's)")
-      ->group("What to select");
-  query
-      ->add_option("--recall-target", selector.recall_target,
-                   "In place of --beta: as many candidates as are predicted to hold this share of the exact answer "
-                   "(balanced code)")
-      ->excludes("--beta")
-      ->group("What to select");
-  query->add_option("--refine", selector.refine, "Survivors that are scored exactly (default: the index's)")
-      ->group("What to select");
-  query->add_flag("--scores", selector.with_scores, "Show the score of each token")->group("What to select");
-  query->add_flag("--exact", selector.exact, "Read every stored key instead of the index")->group("What to select");
+void AddSelectorOptions(CLI::App* query, v1::Selector* selector) {
+  const FlagGroup group{query, "--", kSelection};
+  AddSelectorFlags(group, selector);
+  AddFieldFlags(group, *v1::MassP::descriptor(), [selector] {
+    v1::MassP* const mass = selector->mutable_mass_p();
+    if (mass->floor() == 0) mass->set_floor(1);
+    if (mass->cap() == 0) mass->set_cap(100);
+    return mass;
+  });
+  CLI::Option* const mass_p = query->get_option("--mass-p");
+  mass_p->excludes(query->get_option("--top-k"));
+  for (const char* flag : {"--mass-floor", "--mass-cap"}) query->get_option(flag)->needs(mass_p);
 }
 
 }  // namespace
@@ -330,7 +302,7 @@ void AddDataCommands(CLI::App* app, Session* session) {
   query->add_option("--tensor", query_arguments->vector.tensor, "Tensor of a safetensors file (default: the only one)");
   query->add_option("--row", query_arguments->vector.row, "Row of a leading dimension, from 0");
   query->add_option("--head", query_arguments->vector.head, "Query head of a single vector");
-  AddSelectorOptions(query, query_arguments.get());
+  AddSelectorOptions(query, &query_arguments->selector);
   query->callback([=] { session->action = [=] { return Query(*session, *query_arguments); }; });
 
   CLI::App* append =

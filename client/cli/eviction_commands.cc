@@ -9,6 +9,7 @@
 #include "client/cli/base/exit_code.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags/eviction_flags.h"
+#include "client/settings.h"
 #include "profile/filters.h"
 #include "profile/io/tensor_file.h"
 #include "profile/scorer_list.h"
@@ -25,7 +26,7 @@ struct EvictionArguments {
 };
 
 // "25%": the share kept; else tokens a head.
-absl::Status ParseBudget(const std::string& text, client::Budget* budget) {
+absl::Status ParseBudget(const std::string& text, v1::Budget* budget) {
   absl::string_view number = text;
   double share = 0;
   int64_t tokens = 0;
@@ -33,13 +34,13 @@ absl::Status ParseBudget(const std::string& text, client::Budget* budget) {
     if (!absl::SimpleAtod(number, &share) || !(share > 0 && share < 100)) {
       return UsageError(absl::StrCat("--budget: ", text, " is no share between 0% and 100%"));
     }
-    budget->ratio = 1 - share / 100;
+    budget->set_ratio(1 - share / 100);
     return absl::OkStatus();
   }
   if (!absl::SimpleAtoi(number, &tokens) || tokens < 1) {
     return UsageError(absl::StrCat("--budget: ", text, " is neither a number of tokens nor a share such as 25%"));
   }
-  budget->tokens = tokens;
+  budget->set_tokens(tokens);
   return absl::OkStatus();
 }
 
@@ -72,16 +73,16 @@ absl::Status ReadQueries(const EvictionArguments& arguments, std::vector<float>*
 absl::Status ReadFiltersOfLayer(const Session& session, const EvictionArguments& arguments, const std::string& index,
                                 int layer, std::vector<float>* storage, client::Given* given) {
   if (arguments.filters.empty()) return absl::OkStatus();
-  const absl::StatusOr<client::IndexInfo> info = session.client->GetIndex(index);
+  const absl::StatusOr<v1::IndexInfo> info = session.client->GetIndex(index);
   if (!info.ok()) return info.status();
-  const client::Geometry& g = info->spec.geometry;
-  if (layer < 0 || layer >= g.num_layers) {
-    return UsageError(absl::StrCat("--layer: ", layer, " is none of the ", g.num_layers, " of ", index));
+  const v1::Geometry& g = info->spec().geometry();
+  if (layer < 0 || layer >= g.num_layers()) {
+    return UsageError(absl::StrCat("--layer: ", layer, " is none of the ", g.num_layers(), " of ", index));
   }
-  auto filters = ReadFilters(arguments.filters, /*negated=*/true, g.num_layers, g.num_kv_heads, g.head_dim);
+  auto filters = ReadFilters(arguments.filters, /*negated=*/true, g.num_layers(), g.num_kv_heads(), g.head_dim());
   if (!filters.ok()) return FileError(filters.status());
   *storage = std::move((*filters)[layer]);
-  given->filters = {storage->data(), client::DType::kFloat32, {g.num_kv_heads, g.head_dim}};
+  given->filters = {storage->data(), client::DType::kFloat32, {g.num_kv_heads(), g.head_dim()}};
   return absl::OkStatus();
 }
 
@@ -92,25 +93,26 @@ absl::Status ReadProjection(const Session& session, const EvictionArguments& arg
     return arguments.projection_tensor.empty() ? absl::OkStatus()
                                                : UsageError("--projection-tensor: needs --output-projection");
   }
-  if (arguments.evict.scorer.value_weight != client::ValueWeight::kProjected) {
+  if (arguments.evict.scorer.value_weight() != v1::VALUE_WEIGHT_PROJECTED) {
     return UsageError("--output-projection: only --value-weight projected takes it");
   }
-  const absl::StatusOr<client::IndexInfo> info = session.client->GetIndex(index);
+  const absl::StatusOr<v1::IndexInfo> info = session.client->GetIndex(index);
   if (!info.ok()) return info.status();
-  const client::Geometry& g = info->spec.geometry;
+  const v1::Geometry& g = info->spec().geometry();
   const absl::StatusOr<TensorFile> file = TensorFile::Read(arguments.projection);
   if (!file.ok()) return FileError(file.status());
   const absl::StatusOr<TensorFile::Tensor> tensor = file->Get(arguments.projection_tensor);
   if (!tensor.ok()) return FileError(tensor.status());
-  if (tensor->shape.size() != 2 || tensor->shape[1] != int64_t{g.num_q_heads} * g.head_dim) {
+  if (tensor->shape.size() != 2 || tensor->shape[1] != int64_t{g.num_q_heads()} * g.head_dim()) {
     return FileError(absl::InvalidArgumentError(absl::StrCat(arguments.projection, ": ", arguments.projection_tensor,
-                                                             " is not [hidden_size, ", g.num_q_heads, " query heads * ",
-                                                             g.head_dim, "]")));
+                                                             " is not [hidden_size, ", g.num_q_heads(),
+                                                             " query heads * ", g.head_dim(), "]")));
   }
   absl::StatusOr<std::vector<float>> values = TensorFile::ToFloat32(*tensor);
   if (!values.ok()) return FileError(values.status());
   *storage = *std::move(values);
-  given->output_projection = {storage->data(), client::DType::kFloat32, {tensor->shape[0], g.num_q_heads, g.head_dim}};
+  given->output_projection = {
+      storage->data(), client::DType::kFloat32, {tensor->shape[0], g.num_q_heads(), g.head_dim()}};
   return absl::OkStatus();
 }
 
@@ -129,7 +131,7 @@ absl::Status Evict(const Session& session, EvictionArguments arguments) {
   client::EvictRequest& request = arguments.evict;
   GivenStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
-  absl::Status given = ReadGiven(session, arguments, request.sequence.index, request.layer, {request.scorer.name},
+  absl::Status given = ReadGiven(session, arguments, request.sequence.index, request.layer, {request.scorer.name()},
                                  &storage, &request.given);
   if (!given.ok()) return given;
   const absl::StatusOr<client::Evicted> evicted = session.client->Evict(request);
@@ -224,7 +226,7 @@ absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
   absl::Status given =
       ReadGiven(session, arguments, request.sequence.index, request.layer, arguments.scorers, &storage, &request.given);
   if (!given.ok()) return given;
-  for (const std::string& name : arguments.scorers) request.scorers.emplace_back().name = name;
+  for (const std::string& name : arguments.scorers) request.scorers.emplace_back().set_name(name);
   const absl::StatusOr<std::vector<client::HeadDiagnosis>> heads = session.client->Diagnose(request);
   if (!heads.ok()) return heads.status();
   Json json = {{"index", request.sequence.index},
@@ -259,11 +261,19 @@ void AddEvictionCommands(CLI::App* app, Session* session) {
       "Example:\n  seine evict llama chat --layer 0 --scorer keydiff --budget 25% --sinks 4 --recent 64 --dry-run");
   AddSequenceArguments(evict, &request.sequence);
   evict->add_option("--layer", request.layer, "Layer")->required();
-  evict->add_option("--scorer", request.scorer.name, ScorerChoice() + " (default: keydiff)");
+  evict->add_option_function<std::string>(
+      "--scorer", [arguments](const std::string& name) { arguments->evict.scorer.set_name(name); },
+      ScorerChoice() + " (default: keydiff)");
   AddGivenOptions(evict, arguments.get());
-  AddBudgetFlags({evict}, [arguments] { return &arguments->evict.budget; });
-  AddKeepFlags({evict}, [arguments] { return &arguments->evict.keep; });
-  evict->add_option("--positions", arguments->evict.keep.positions, "Further positions, always kept: 5,17,230")
+  AddFieldFlags({evict}, *v1::Budget::descriptor(), [arguments] { return &arguments->evict.budget; });
+  AddFieldFlags({evict}, *v1::Keep::descriptor(), [arguments] { return &arguments->evict.keep; });
+  evict
+      ->add_option_function<std::vector<int32_t>>(
+          "--positions",
+          [arguments](const std::vector<int32_t>& positions) {
+            client::SetPositions(positions, &arguments->evict.keep);
+          },
+          "Further positions, always kept: 5,17,230")
       ->delimiter(',');
   evict->add_option("--output-projection", arguments->projection,
                     "value_weight projected: safetensors file with the layer's o_proj.weight");

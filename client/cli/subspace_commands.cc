@@ -87,11 +87,11 @@ absl::Status Show(const Session& session, const SubspaceArguments& arguments) {
 // Writes what `bases_of` gives for each of the index's layers.
 template <typename BasesOf>
 absl::Status WriteLayers(const Session& session, const std::string& index, const std::string& path, BasesOf bases_of) {
-  const absl::StatusOr<client::IndexInfo> info = session.client->GetIndex(index);
+  const absl::StatusOr<v1::IndexInfo> info = session.client->GetIndex(index);
   if (!info.ok()) return info.status();
   std::vector<OutputTensor> tensors;
   std::string frame;
-  const int layers = info->spec.geometry.num_layers;
+  const int layers = info->spec().geometry().num_layers();
   for (int l = 0; l < layers; ++l) {
     const absl::StatusOr<client::LayerBases> bases = bases_of(l);
     if (!bases.ok()) return bases.status();
@@ -105,7 +105,7 @@ absl::Status WriteLayers(const Session& session, const std::string& index, const
     }
   }
   absl::Status status =
-      WriteTensors(tensors, {{"format", kFormat}, {"frame", frame}, {"model", info->spec.model}}, path);
+      WriteTensors(tensors, {{"format", kFormat}, {"frame", frame}, {"model", info->spec().model()}}, path);
   if (!status.ok()) return FileError(status);
   session.Print(Json{{"file", path}, {"layers", layers}, {"frame", frame}},
                 [&] { return absl::StrCat("wrote the bases of ", layers, " layers to ", path, "\n"); });

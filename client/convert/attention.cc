@@ -1,18 +1,9 @@
-// Attention and its answers between values and wire messages.
+// Answers of attention, from wire messages.
 #include <algorithm>
 
 #include "client/convert/convert.h"
 
 namespace seine::client {
-
-void ToProto(const Attention& attention, v1::Attention* out) {
-  out->clear_tail();
-  if (attention.tail) out->set_tail(*attention.tail);
-  out->set_scale(attention.scale);
-  out->set_with_positions(attention.with_positions);
-  out->clear_prompt_mass();
-  if (attention.prompt_mass != 1) out->set_prompt_mass(attention.prompt_mass);
-}
 
 absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out) {
   out->status = FromProto(answer.status());

@@ -20,13 +20,7 @@ namespace {
 constexpr char kReasonPayload[] = "seine/reason";
 constexpr char kRetryPayload[] = "seine/retry";  // nanoseconds
 
-static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kExact) == v1::PATH_EXACT &&
-                  static_cast<int>(Scope::kPerQHead) == v1::SCOPE_PER_Q_HEAD &&
-                  static_cast<int>(GqaReduce::kMean) == v1::GQA_REDUCE_MEAN &&
-                  static_cast<int>(Coarse::kCollision) == v1::COARSE_COLLISION &&
-                  static_cast<int>(RopeStyle::kInterleaved) == v1::ROPE_STYLE_INTERLEAVED &&
-                  static_cast<int>(Centre::kWindow) == v1::CENTRE_WINDOW &&
-                  static_cast<int>(KvStore::kKeysValues) == v1::KV_STORE_KEYS_VALUES,
+static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kExact) == v1::PATH_EXACT,
               "types.h's enums carry the wire's numbers");
 
 std::string PayloadOf(const absl::Status& status, const char* url) {
@@ -152,72 +146,6 @@ void ToProto(const Sequence& sequence, v1::SequenceHandle* out) {
   out->set_generation(sequence.generation);
 }
 
-void ToProto(const IndexSpec& spec, v1::IndexSpec* out) {
-  out->set_name(spec.name);
-  out->set_model(spec.model);
-  if (spec.eviction) ToProto(*spec.eviction, spec.geometry, out->mutable_eviction());
-  if (spec.subspace) ToProto(*spec.subspace, out->mutable_subspace());
-  v1::Geometry* geometry = out->mutable_geometry();
-  geometry->set_num_layers(spec.geometry.num_layers);
-  geometry->set_num_q_heads(spec.geometry.num_q_heads);
-  geometry->set_num_kv_heads(spec.geometry.num_kv_heads);
-  geometry->set_head_dim(spec.geometry.head_dim);
-  geometry->set_dtype(static_cast<v1::DType>(spec.geometry.dtype));
-  if (const Rope& rope = spec.rope; !rope.inv_freq.empty() || !rope.config_json.empty()) {
-    geometry->mutable_rope()->set_style(static_cast<v1::RopeStyle>(rope.style));
-    geometry->mutable_rope()->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
-    geometry->mutable_rope()->set_config_json(rope.config_json);
-  }
-  v1::Zones* zones = out->mutable_zones();
-  if (spec.sink) zones->set_sink(*spec.sink);
-  if (spec.local) zones->set_local(*spec.local);
-  if (spec.update_buffer) zones->set_update_buffer(*spec.update_buffer);
-  if (spec.dense_threshold) zones->set_dense_threshold(*spec.dense_threshold);
-  v1::CodecSettings* codec = out->mutable_codec();
-  codec->set_name(spec.codec);
-  if (spec.seed) codec->set_seed(*spec.seed);
-  codec->set_centre(static_cast<v1::Centre>(spec.centre));
-  if (spec.centre_window) codec->set_centre_window(*spec.centre_window);
-  codec->set_profile(spec.profile);
-  if (spec.horizon) codec->set_horizon(*spec.horizon);
-  if (spec.coarse_bits) codec->set_coarse_bits(*spec.coarse_bits);
-  if (spec.total_bits) codec->set_total_bits(*spec.total_bits);
-  v1::RetrievalSettings* retrieval = out->mutable_retrieval();
-  if (spec.top_k) retrieval->set_top_k(*spec.top_k);
-  if (spec.beta) retrieval->set_beta(*spec.beta);
-  if (spec.refine) retrieval->set_refine(*spec.refine);
-  retrieval->set_coarse(static_cast<v1::Coarse>(spec.coarse));
-  if (spec.rho) retrieval->set_rho(*spec.rho);
-  retrieval->set_scope(static_cast<v1::Scope>(spec.scope));
-  retrieval->set_gqa_reduce(static_cast<v1::GqaReduce>(spec.gqa_reduce));
-  if (spec.softmax_scale) retrieval->set_softmax_scale(*spec.softmax_scale);
-  out->set_kv_store(static_cast<v1::KvStore>(spec.kv_store));
-  out->set_memory_limit_bytes(spec.memory_limit_bytes);
-}
-
-// Small and without tensors, so it alone starts from nothing: absent fields must not keep the last step's values.
-absl::Status ToProto(const Selector& selector, v1::Selector* out) {
-  if (selector.top_k && selector.mass_p) {
-    return absl::InvalidArgumentError("selector.size: top_k and mass_p exclude each other");
-  }
-  out->Clear();
-  if (selector.top_k) out->set_top_k(*selector.top_k);
-  if (selector.mass_p) {
-    v1::MassP* mass_p = out->mutable_mass_p();
-    mass_p->set_p(selector.mass_p->p);
-    mass_p->set_floor(selector.mass_p->floor);
-    mass_p->set_cap(selector.mass_p->cap);
-  }
-  out->set_scope(static_cast<v1::Scope>(selector.scope));
-  out->set_gqa_reduce(static_cast<v1::GqaReduce>(selector.gqa_reduce));
-  if (selector.beta) out->set_beta(*selector.beta);
-  if (selector.recall_target) out->set_recall_target(*selector.recall_target);
-  if (selector.refine) out->set_refine(*selector.refine);
-  out->set_with_scores(selector.with_scores);
-  out->set_exact(selector.exact);
-  return absl::OkStatus();
-}
-
 absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out) {
   return ToProto(name, tensor, out);
 }
@@ -274,11 +202,12 @@ absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews
   }
   ShrinkTo(out->mutable_items(), i);
   if (step.attention) {
-    ToProto(*step.attention, out->mutable_attention());
+    *out->mutable_attention() = *step.attention;
   } else {
     out->clear_attention();
   }
-  return ToProto(step.selector, out->mutable_selector());
+  *out->mutable_selector() = step.selector;
+  return absl::OkStatus();
 }
 
 Sequence FromProto(const v1::SequenceHandle& handle) { return {handle.index(), handle.id(), handle.generation()}; }

@@ -35,15 +35,12 @@ absl::Status CheckTensor(absl::string_view name, const ConstTensor& tensor, size
 inline bool IsAbsent(const ConstTensor& tensor) { return tensor.data == nullptr && tensor.shape.empty(); }
 
 void ToProto(const Sequence& sequence, v1::SequenceHandle* out);
-void ToProto(const IndexSpec& spec, v1::IndexSpec* out);
 // `name` opens the error.
 absl::Status TensorToProto(absl::string_view name, const ConstTensor& tensor, v1::Tensor* out);
-absl::Status ToProto(const Selector& selector, v1::Selector* out);
 // `apart`: the tensors' bytes are appended to it, as views of the caller's memory, and left out of the message.
 using TensorViews = std::vector<std::string_view>;
 absl::Status ToProto(const AppendItem& item, v1::AppendItem* out, TensorViews* apart = nullptr);
 absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out, TensorViews* apart = nullptr);
-void ToProto(const Attention& attention, v1::Attention* out);  // attention.cc
 absl::Status ToProto(const DecodeStep& step, v1::DecodeRequest* out, TensorViews* apart = nullptr);
 
 Sequence FromProto(const v1::SequenceHandle& handle);
@@ -54,7 +51,6 @@ SnapshotResult SnapshotFrom(const Response& response) {
   for (const v1::SequenceInfo& info : response.sequences()) result.sequences.push_back(FromProto(info));
   return result;
 }
-IndexInfo FromProto(const v1::IndexInfo& info);
 ServerInfo FromProto(const v1::GetServerInfoResponse& info);
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info);
 absl::StatusOr<Profile> FromProto(const v1::MeasureProfileResponse& measured);  // measured_profile.cc

@@ -2,17 +2,11 @@
 
 #include <cstring>
 #include <limits>
-#include <type_traits>
 
 #include "client/convert/convert.h"
 
 namespace seine::client {
 namespace {
-
-template <typename Value, typename Message, typename Field>
-void SetIf(const std::optional<Value>& value, Message* message, void (Message::*set)(Field)) {
-  if (value) (message->*set)(static_cast<Field>(*value));
-}
 
 // A tensor of one dimension, or of two in a row, whose bytes must be those of its shape.
 template <typename T>
@@ -42,41 +36,6 @@ absl::Status ReadHeads(const google::protobuf::RepeatedPtrField<v1::Tensor>& hea
   return status;
 }
 
-template <typename Field, typename Value>
-void TakeIf(bool has, Field field, std::optional<Value>* out) {
-  if (has) *out = static_cast<Value>(field);
-}
-
-// An option's value; a number where there is one.
-template <typename Has, typename Field, typename Value>
-void TakeOption(const v1::ScorerSettings& in, Has has, Field field, Value* out) {
-  if constexpr (std::is_enum_v<Value>) {
-    *out = static_cast<Value>(field);
-  } else {
-    if (has(in)) *out = field;
-  }
-}
-
-template <typename Set, typename Value>
-void PutOption(const Value& value, Set set) {
-  if constexpr (std::is_enum_v<Value>) {
-    set(value);
-  } else {
-    if (value) set(*value);
-  }
-}
-
-Scorer FromProto(const v1::ScorerSettings& in) {
-  Scorer out;
-  out.name = in.name();
-#define SEINE_OPTION_FROM(Type, name, ...) \
-  TakeOption(                              \
-      in, [](const auto& from) { return from.has_##name(); }, in.name(), &out.name);
-  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_FROM)
-#undef SEINE_OPTION_FROM
-  return out;
-}
-
 absl::Status FromProto(const v1::HeadDiagnosis& in, HeadDiagnosis* out) {
   out->tokens = in.tokens();
   out->two_nn = in.two_nn();
@@ -96,49 +55,6 @@ absl::Status FromProto(const v1::HeadDiagnosis& in, HeadDiagnosis* out) {
 
 }  // namespace
 
-void ToProto(const Scorer& scorer, v1::ScorerSettings* out) {
-  out->set_name(scorer.name);
-#define SEINE_OPTION_TO(Type, name, ...) \
-  PutOption(scorer.name, [&](auto value) { out->set_##name(static_cast<decltype(out->name())>(value)); });
-  SEINE_FOR_EACH_SCORER_OPTION(SEINE_OPTION_TO)
-#undef SEINE_OPTION_TO
-}
-
-void ToProto(const Budget& budget, v1::Budget* out) {
-  SetIf(budget.tokens, out, &v1::Budget::set_tokens);
-  SetIf(budget.ratio, out, &v1::Budget::set_ratio);
-  out->set_heads(static_cast<v1::HeadBudget>(budget.heads));
-  SetIf(budget.safeguard, out, &v1::Budget::set_safeguard);
-  SetIf(budget.beta, out, &v1::Budget::set_beta);
-}
-
-void ToProto(const Keep& keep, v1::Keep* out) {
-  out->set_sinks(keep.sinks);
-  out->set_recent(keep.recent);
-  out->set_recent_share(keep.recent_share);
-  if (keep.positions.empty()) return;
-  v1::Tensor* positions = out->mutable_positions();
-  positions->set_dtype(v1::D_TYPE_INT32);
-  positions->add_shape(static_cast<int64_t>(keep.positions.size()));
-  positions->set_raw(keep.positions.data(), keep.positions.size() * sizeof(int32_t));
-}
-
-void ToProto(const Eviction& eviction, const Geometry& geometry, v1::EvictionSettings* out) {
-  ToProto(eviction.scorer, out->mutable_scorer());
-  ToProto(eviction.budget, out->mutable_budget());
-  ToProto(eviction.keep, out->mutable_keep());
-  SetIf(eviction.interval, out, &v1::EvictionSettings::set_interval);
-  SetIf(eviction.keep_queries, out, &v1::EvictionSettings::set_keep_queries);
-  SetIf(eviction.horizon, out, &v1::EvictionSettings::set_horizon);
-  out->set_profile(eviction.profile);
-  out->set_filters_file(eviction.filters_file);
-  if (eviction.filters.empty()) return;
-  v1::Tensor* filters = out->mutable_filters();
-  filters->set_dtype(v1::D_TYPE_FLOAT32);
-  for (const int dim : {geometry.num_layers, geometry.num_kv_heads, geometry.head_dim}) filters->add_shape(dim);
-  filters->set_raw(eviction.filters.data(), eviction.filters.size() * sizeof(float));
-}
-
 absl::Status ToProto(const Given& given, v1::Given* out) {
   absl::Status status;
   if (!IsAbsent(given.queries)) status.Update(TensorToProto("queries", given.queries, out->mutable_queries()));
@@ -146,27 +62,9 @@ absl::Status ToProto(const Given& given, v1::Given* out) {
   if (!IsAbsent(given.output_projection)) {
     status.Update(TensorToProto("output_projection", given.output_projection, out->mutable_output_projection()));
   }
-  SetIf(given.softmax_scale, out, &v1::Given::set_softmax_scale);
+  if (given.softmax_scale) out->set_softmax_scale(*given.softmax_scale);
   for (const ConstTensor& scores : given.scores) status.Update(TensorToProto("scores", scores, out->add_scores()));
   return status;
-}
-
-Eviction FromProto(const v1::EvictionSettings& in) {
-  Eviction out;
-  out.scorer = FromProto(in.scorer());
-  TakeIf(in.budget().size_case() == v1::Budget::kTokens, in.budget().tokens(), &out.budget.tokens);
-  TakeIf(in.budget().size_case() == v1::Budget::kRatio, in.budget().ratio(), &out.budget.ratio);
-  out.budget.heads = static_cast<HeadBudget>(in.budget().heads());
-  TakeIf(in.budget().has_safeguard(), in.budget().safeguard(), &out.budget.safeguard);
-  TakeIf(in.budget().has_beta(), in.budget().beta(), &out.budget.beta);
-  out.keep = {in.keep().sinks(), in.keep().recent(), in.keep().recent_share(), {}};
-  TakeIf(in.has_interval(), in.interval(), &out.interval);
-  TakeIf(in.has_keep_queries(), in.keep_queries(), &out.keep_queries);
-  TakeIf(in.has_horizon(), in.horizon(), &out.horizon);
-  out.profile = in.profile();
-  out.filters_file = in.filters_file();
-  if (!ReadVector(in.filters(), &out.filters).ok()) out.filters.clear();
-  return out;
 }
 
 absl::Status ReadVector(const v1::Tensor& tensor, std::vector<int32_t>* out) {

@@ -12,12 +12,7 @@
 
 namespace seine::client {
 
-void ToProto(const Scorer& scorer, v1::ScorerSettings* out);
-void ToProto(const Budget& budget, v1::Budget* out);
-void ToProto(const Keep& keep, v1::Keep* out);
-void ToProto(const Eviction& eviction, const Geometry& geometry, v1::EvictionSettings* out);
 absl::Status ToProto(const Given& given, v1::Given* out);
-Eviction FromProto(const v1::EvictionSettings& eviction);
 
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree.
 absl::Status ReadVector(const v1::Tensor& tensor, std::vector<int32_t>* out);

@@ -25,58 +25,6 @@ absl::Status SetBases(const char* name, const LayerBases& bases, int rank, const
 
 }  // namespace
 
-void ToProto(const Subspace& subspace, v1::SubspaceSettings* out) {
-  out->set_key_rank(subspace.key_rank);
-  out->set_value_rank(subspace.value_rank);
-  out->set_frame(static_cast<v1::KeyFrame>(subspace.frame));
-  for (const int rank : subspace.key_ranks) out->add_key_ranks(rank);
-  for (const int rank : subspace.value_ranks) out->add_value_ranks(rank);
-  out->set_energy_by_layer(subspace.energy_by_layer);
-  out->set_absolute_rate(subspace.absolute_rate);
-  out->set_stack_queries(subspace.stack_queries);
-  if (subspace.prompt_pool) out->set_prompt_pool(*subspace.prompt_pool);
-  if (subspace.prompt_learning_rate) out->set_prompt_learning_rate(*subspace.prompt_learning_rate);
-  if (subspace.full_rank_queries) out->set_full_rank_queries(*subspace.full_rank_queries);
-  if (subspace.full_rank_pool) out->set_full_rank_pool(*subspace.full_rank_pool);
-  if (subspace.interval) out->set_interval(*subspace.interval);
-  if (subspace.learning_rate) out->set_learning_rate(*subspace.learning_rate);
-  if (subspace.max_gain) out->set_max_gain(*subspace.max_gain);
-  if (subspace.error_threshold) out->set_error_threshold(*subspace.error_threshold);
-  if (subspace.min_spacing) out->set_min_spacing(*subspace.min_spacing);
-  if (subspace.full_rank) out->set_full_rank(*subspace.full_rank);
-  if (subspace.version_tokens) out->set_version_tokens(*subspace.version_tokens);
-  out->set_profile(subspace.profile);
-  if (subspace.carried_to) out->set_carried_to(*subspace.carried_to);
-  if (subspace.energy) out->set_energy(*subspace.energy);
-}
-
-Subspace FromProto(const v1::SubspaceSettings& in) {
-  Subspace out;
-  out.key_rank = in.key_rank();
-  out.value_rank = in.value_rank();
-  out.frame = static_cast<KeyFrame>(in.frame());
-  out.key_ranks.assign(in.key_ranks().begin(), in.key_ranks().end());
-  out.value_ranks.assign(in.value_ranks().begin(), in.value_ranks().end());
-  out.energy_by_layer = in.energy_by_layer();
-  out.absolute_rate = in.absolute_rate();
-  out.stack_queries = in.stack_queries();
-  if (in.has_prompt_pool()) out.prompt_pool = in.prompt_pool();
-  if (in.has_prompt_learning_rate()) out.prompt_learning_rate = in.prompt_learning_rate();
-  if (in.has_full_rank_queries()) out.full_rank_queries = in.full_rank_queries();
-  if (in.has_full_rank_pool()) out.full_rank_pool = in.full_rank_pool();
-  if (in.has_interval()) out.interval = in.interval();
-  if (in.has_learning_rate()) out.learning_rate = in.learning_rate();
-  if (in.has_max_gain()) out.max_gain = in.max_gain();
-  if (in.has_error_threshold()) out.error_threshold = in.error_threshold();
-  if (in.has_min_spacing()) out.min_spacing = in.min_spacing();
-  if (in.has_full_rank()) out.full_rank = in.full_rank();
-  if (in.has_version_tokens()) out.version_tokens = in.version_tokens();
-  out.profile = in.profile();
-  if (in.has_carried_to()) out.carried_to = in.carried_to();
-  if (in.has_energy()) out.energy = in.energy();
-  return out;
-}
-
 SubspaceMetrics FromProto(const v1::SubspaceMetrics& in) {
   SubspaceMetrics out;
   out.low_rank_tokens = in.low_rank_tokens();

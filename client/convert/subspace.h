@@ -9,8 +9,6 @@
 
 namespace seine::client {
 
-void ToProto(const Subspace& subspace, v1::SubspaceSettings* out);
-Subspace FromProto(const v1::SubspaceSettings& in);
 SubspaceMetrics FromProto(const v1::SubspaceMetrics& in);
 
 // INVALID_ARGUMENT where the numbers are not those of the shape.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/settings.h"
 
 namespace seine::client {
 namespace {
@@ -48,8 +49,8 @@ absl::Status DecodeLayer(DecodeStream* stream, const Sequence& sequence, int lay
                    {key.data(), DType::kFloat32, {1, kKvHeads, kHeadDim}},
                    {value.data(), DType::kFloat32, {1, kKvHeads, kHeadDim}}}};
   step.items = {{sequence, layer, {queries.data(), DType::kFloat32, {kQHeads, kHeadDim}}}};
-  step.selector.top_k = 100;
-  step.attention = Attention{};  // attend, rather than retrieve
+  step.selector.set_top_k(100);
+  step.attention = v1::Attention{};  // attend, rather than retrieve
   DecodeAnswer answer;
   absl::Status status = stream->Write(step);
   if (status.ok()) status = stream->Read(&answer);
@@ -63,12 +64,12 @@ absl::Status DecodeLayer(DecodeStream* stream, const Sequence& sequence, int lay
 absl::Status Run(const std::string& endpoint) {
   auto client = Client::Connect(endpoint, {.security = client::SecurityFromEnvironment()});
   if (!client.ok()) return client.status();
-  IndexSpec spec;
-  spec.name = "decode-loop";
-  spec.geometry = {kLayers, kQHeads, kKvHeads, kHeadDim, DType::kFloat32};
-  spec.kv_store = KvStore::kKeysValues;  // attention reads both
+  v1::IndexSpec spec;
+  spec.set_name("decode-loop");
+  *spec.mutable_geometry() = MakeGeometry(kLayers, kQHeads, kKvHeads, kHeadDim, DType::kFloat32);
+  spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);  // attention reads both
   if (auto index = (*client)->CreateIndex(spec); !index.ok()) return index.status();
-  auto sequence = (*client)->CreateSequence(spec.name, "");
+  auto sequence = (*client)->CreateSequence(spec.name(), "");
   if (!sequence.ok()) return sequence.status();
   if (auto s = Prefill(client->get(), *sequence); !s.ok()) return s;
   auto stream = (*client)->OpenDecodeStream(Transport::kAuto);
@@ -83,7 +84,7 @@ absl::Status Run(const std::string& endpoint) {
   std::printf("%lld tokens decoded; at the end a head read %lld of %lld tokens%s\n", static_cast<long long>(kSteps),
               static_cast<long long>(attended.attended_tokens / kQHeads), static_cast<long long>(attended.num_tokens),
               attended.tail ? " and counted the others in by windows" : "");
-  return (*client)->DeleteIndex(spec.name);
+  return (*client)->DeleteIndex(spec.name());
 }
 
 }  // namespace

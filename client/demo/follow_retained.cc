@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "client/retained_sets.h"
+#include "client/settings.h"
 
 namespace seine::client {
 namespace {
@@ -91,17 +92,17 @@ absl::Status Step(DecodeStream* stream, const Sequence& sequence, OwnCache* cach
 absl::Status Run(const std::string& endpoint) {
   auto client = Client::Connect(endpoint);
   if (!client.ok()) return client.status();
-  IndexSpec spec;
-  spec.name = "follow-retained";
-  spec.geometry = {/*num_layers=*/1, kQHeads, kKvHeads, kHeadDim, DType::kFloat32};
-  spec.kv_store = KvStore::kKeys;  // scorers read them
-  Eviction& eviction = spec.eviction.emplace();
-  eviction.scorer.name = "keydiff";
-  eviction.budget.tokens = kBudget;
-  eviction.keep.sinks = 4;
-  eviction.interval = kInterval;
+  v1::IndexSpec spec;
+  spec.set_name("follow-retained");
+  *spec.mutable_geometry() = MakeGeometry(/*num_layers=*/1, kQHeads, kKvHeads, kHeadDim, DType::kFloat32);
+  spec.set_kv_store(v1::KV_STORE_KEYS);  // scorers read them
+  v1::EvictionSettings& eviction = *spec.mutable_eviction();
+  eviction.mutable_scorer()->set_name("keydiff");
+  eviction.mutable_budget()->set_tokens(kBudget);
+  eviction.mutable_keep()->set_sinks(4);
+  eviction.set_interval(kInterval);
   if (auto index = (*client)->CreateIndex(spec); !index.ok()) return index.status();
-  std::vector<Sequence> sequences = {*(*client)->CreateSequence(spec.name, "")};
+  std::vector<Sequence> sequences = {*(*client)->CreateSequence(spec.name(), "")};
   std::vector<OwnCache> caches(1);
 
   const std::vector<float> prompt = KeysFromTheModel(kPrompt);
@@ -127,7 +128,7 @@ absl::Status Run(const std::string& endpoint) {
                 static_cast<long long>(caches[i].length()), now->kept[0].size(),
                 static_cast<long long>(caches[i].freed()));
   }
-  return (*client)->DeleteIndex(spec.name);
+  return (*client)->DeleteIndex(spec.name());
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "client/cli/base/exit_code.h"
 #include "client/cli/base/output.h"
 #include "client/demo/exact.h"
+#include "client/settings.h"
 
 namespace seine::demo {
 namespace {
@@ -180,25 +181,25 @@ absl::Status CheckOptions(const Trace& trace, const ReplayOptions& options) {
 
 }  // namespace
 
-client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
-  client::IndexSpec spec;
-  spec.name = absl::StrCat("demo-", getpid());
+v1::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
+  v1::IndexSpec spec;
+  spec.set_name(absl::StrCat("demo-", getpid()));
   const int recorded = *std::max_element(trace.model_layers().begin(), trace.model_layers().end()) + 1;
-  spec.geometry = {std::max(options.model_layers, recorded), trace.num_q_heads(), trace.num_kv_heads(),
-                   trace.head_dim(), trace.dtype()};
-  spec.sink = kSink;
-  spec.local = kLocal;
-  spec.update_buffer = kUpdateBuffer;
-  spec.dense_threshold = kSink + kLocal + kUpdateBuffer;
-  spec.centre = client::Centre::kWindow;
-  spec.centre_window = kCentreWindow;
-  spec.coarse = client::Coarse::kSignIp;
-  spec.profile = options.profile;  // with one the codec is balanced
-  spec.beta = options.beta;
-  spec.refine = options.refine;
-  spec.top_k = options.top_k;
-  spec.scope = client::Scope::kPerQHead;
-  spec.kv_store = client::KvStore::kKeys;
+  *spec.mutable_geometry() = client::MakeGeometry(std::max(options.model_layers, recorded), trace.num_q_heads(),
+                                                  trace.num_kv_heads(), trace.head_dim(), trace.dtype());
+  spec.mutable_zones()->set_sink(kSink);
+  spec.mutable_zones()->set_local(kLocal);
+  spec.mutable_zones()->set_update_buffer(kUpdateBuffer);
+  spec.mutable_zones()->set_dense_threshold(kSink + kLocal + kUpdateBuffer);
+  spec.mutable_codec()->set_centre(v1::CENTRE_WINDOW);
+  spec.mutable_codec()->set_centre_window(kCentreWindow);
+  spec.mutable_retrieval()->set_coarse(v1::COARSE_SIGN_IP);
+  spec.mutable_codec()->set_profile(options.profile);  // with one the codec is balanced
+  spec.mutable_retrieval()->set_beta(options.beta);
+  spec.mutable_retrieval()->set_refine(options.refine);
+  spec.mutable_retrieval()->set_top_k(options.top_k);
+  spec.mutable_retrieval()->set_scope(v1::SCOPE_PER_Q_HEAD);
+  spec.set_kv_store(v1::KV_STORE_KEYS);
   return spec;
 }
 
@@ -229,11 +230,11 @@ Percentiles PercentilesOf(std::vector<double> values) {
 absl::StatusOr<Report> Replay(client::Client* client, const Trace& trace, const ReplayOptions& options) {
   absl::Status status = CheckOptions(trace, options);
   if (!status.ok()) return status;
-  const client::IndexSpec spec = SpecFor(trace, options);
-  const absl::StatusOr<client::IndexInfo> index = client->CreateIndex(spec);
+  const v1::IndexSpec spec = SpecFor(trace, options);
+  const absl::StatusOr<v1::IndexInfo> index = client->CreateIndex(spec);
   if (!index.ok()) return index.status();
-  const absl::Cleanup remove = [&] { client->DeleteIndex(spec.name).IgnoreError(); };
-  const absl::StatusOr<client::Sequence> sequence = client->CreateSequence(spec.name, "trace");
+  const absl::Cleanup remove = [&] { client->DeleteIndex(spec.name()).IgnoreError(); };
+  const absl::StatusOr<client::Sequence> sequence = client->CreateSequence(spec.name(), "trace");
   if (!sequence.ok()) return sequence.status();
 
   Report report;

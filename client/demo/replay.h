@@ -52,7 +52,7 @@ struct Report {
 };
 
 // The settings of the replay's index.
-client::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options);
+v1::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options);
 
 // One round trip of a step with one append and one item: microseconds from writing it to having read its answer. An
 // error of the step, of its append or of its item is the call's.

@@ -127,8 +127,8 @@ class Timer {
       const int64_t asked = position % trace_.num_tokens();
       step_.items = {{side->sequence, model_layer, trace_.Query(layer, asked)}};
       if (side->dense) step_.items[0].dense_from = 0;
-      step_.selector.top_k = options_.top_k;
-      step_.attention = client::Attention{};
+      step_.selector.set_top_k(options_.top_k);
+      step_.attention = v1::Attention{};
       const absl::StatusOr<double> us = RoundTrip(stream_.get(), step_, &answer_);
       if (!us.ok()) return us.status();
       if (answer_.attended.empty()) return absl::InternalError("the server did not attend");
@@ -164,12 +164,12 @@ double AttentionTimes::speedup() const {
 
 absl::StatusOr<TimedLengths> TimeAttention(client::Client* client, const Trace& trace, const ReplayOptions& options,
                                            int threads) {
-  client::IndexSpec spec = SpecFor(trace, options);
-  spec.kv_store = client::KvStore::kKeysValues;
-  const absl::StatusOr<client::IndexInfo> index = client->CreateIndex(spec);
+  v1::IndexSpec spec = SpecFor(trace, options);
+  spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
+  const absl::StatusOr<v1::IndexInfo> index = client->CreateIndex(spec);
   if (!index.ok()) return index.status();
-  const absl::Cleanup remove = [&] { client->DeleteIndex(spec.name).IgnoreError(); };
-  const absl::StatusOr<client::Sequence> sequence = client->CreateSequence(spec.name, "trace");
+  const absl::Cleanup remove = [&] { client->DeleteIndex(spec.name()).IgnoreError(); };
+  const absl::StatusOr<client::Sequence> sequence = client->CreateSequence(spec.name(), "trace");
   if (!sequence.ok()) return sequence.status();
   return Timer(client, trace, options, threads, *sequence).Run();
 }

@@ -155,13 +155,13 @@ void Drainer::Tell(DrainedFamily drained) {
 }
 
 absl::Status Drainer::EndStopped() {
-  const absl::StatusOr<std::vector<IndexInfo>> indexes = source_->ListIndexes();
+  const absl::StatusOr<std::vector<v1::IndexInfo>> indexes = source_->ListIndexes();
   if (!indexes.ok()) return indexes.status();
-  for (const IndexInfo& index : *indexes) {
-    const absl::StatusOr<std::vector<FamilyState>> families = ListFamilyStates(source_, index.spec.name);
+  for (const v1::IndexInfo& index : *indexes) {
+    const absl::StatusOr<std::vector<FamilyState>> families = ListFamilyStates(source_, index.spec().name());
     if (!families.ok()) return families.status();
     for (const FamilyState& left : *families) {
-      if (left.moved && !left.held.empty()) EndMove(index.spec.name, left);
+      if (left.moved && !left.held.empty()) EndMove(index.spec().name(), left);
     }
   }
   return absl::OkStatus();

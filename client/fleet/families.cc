@@ -56,11 +56,11 @@ absl::StatusOr<std::vector<Family>> ListFamilies(Client* client, const std::stri
 }
 
 absl::StatusOr<std::vector<Family>> ListFamilies(Client* client) {
-  const absl::StatusOr<std::vector<IndexInfo>> indexes = client->ListIndexes();
+  const absl::StatusOr<std::vector<v1::IndexInfo>> indexes = client->ListIndexes();
   if (!indexes.ok()) return indexes.status();
   std::vector<Family> all;
-  for (const IndexInfo& index : *indexes) {
-    absl::StatusOr<std::vector<Family>> families = ListFamilies(client, index.spec.name);
+  for (const v1::IndexInfo& index : *indexes) {
+    absl::StatusOr<std::vector<Family>> families = ListFamilies(client, index.spec().name());
     if (ReasonOf(families.status()) == "INDEX_NOT_FOUND") continue;  // it is deleted, or the server started again
     if (!families.ok()) return families.status();
     std::move(families->begin(), families->end(), std::back_inserter(all));

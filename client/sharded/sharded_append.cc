@@ -31,9 +31,9 @@ absl::Status ShardedSequence::CheckLayer(int layer) const {
 absl::StatusOr<ShardedSequence::Appends> ShardedSequence::Split(int layer, int64_t position, const ConstTensor& keys,
                                                                 const ConstTensor& values) const {
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  const Shape want = {keys.shape.empty() ? 0 : keys.shape[0], geometry_.num_kv_heads, geometry_.head_dim};
+  const Shape want = {keys.shape.empty() ? 0 : keys.shape[0], geometry_.num_kv_heads(), geometry_.head_dim()};
   if (keys.shape != want || want[0] < 1) {
-    return BadField("keys.shape", "must be [tokens, ", geometry_.num_kv_heads, ", ", geometry_.head_dim, "]");
+    return BadField("keys.shape", "must be [tokens, ", geometry_.num_kv_heads(), ", ", geometry_.head_dim(), "]");
   }
   if (values.data != nullptr && values.shape != want) return BadField("values.shape", "is not that of keys");
   if (position < 0) return BadField("position", "must not be negative");
@@ -96,8 +96,9 @@ absl::StatusOr<Gathered> ShardedSequence::Gather(int layer, int kv_head, absl::S
     rows[s].push_back(static_cast<int32_t>(map_.RowOf(positions[i])));
     places[s].push_back(i);
   }
-  const size_t row_bytes = geometry_.head_dim * SizeOf(geometry_.dtype);
-  Gathered out = {geometry_.dtype, static_cast<int64_t>(positions.size()), geometry_.head_dim, {}, {}};
+  const size_t row_bytes = geometry_.head_dim() * SizeOf(static_cast<DType>(geometry_.dtype()));
+  Gathered out = {
+      static_cast<DType>(geometry_.dtype()), static_cast<int64_t>(positions.size()), geometry_.head_dim(), {}, {}};
   out.keys.resize(keys ? positions.size() * row_bytes : 0);
   out.values.resize(values ? positions.size() * row_bytes : 0);
   for (int s = 0; s < num_shards(); ++s) {

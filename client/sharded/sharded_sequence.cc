@@ -14,16 +14,17 @@ namespace {
 
 constexpr int64_t kWindow = 64;  // tokens that share a code's centre: zones begin and end at multiples
 
-StripeZones ZonesOf(const IndexSpec& spec) {
+StripeZones ZonesOf(const v1::IndexSpec& spec) {
   StripeZones zones;
-  if (spec.sink) zones.sink = *spec.sink;
-  if (spec.local) zones.local = *spec.local;
-  if (spec.update_buffer) zones.update_buffer = *spec.update_buffer;
-  if (spec.dense_threshold) zones.dense_threshold = *spec.dense_threshold;
+  const v1::Zones& given = spec.zones();
+  if (given.has_sink()) zones.sink = given.sink();
+  if (given.has_local()) zones.local = given.local();
+  if (given.has_update_buffer()) zones.update_buffer = given.update_buffer();
+  if (given.has_dense_threshold()) zones.dense_threshold = given.dense_threshold();
   return zones;
 }
 
-absl::Status Check(const IndexSpec& spec, const StripeZones& zones, size_t shards, int64_t run) {
+absl::Status Check(const v1::IndexSpec& spec, const StripeZones& zones, size_t shards, int64_t run) {
   if (shards == 0) return BadField("shards", "none given");
   if (run < kWindow || run % kWindow != 0) return BadField("run", run, " is no multiple of ", kWindow);
   if (zones.sink % kWindow != 0 || zones.sink < 0 || zones.sink > run) {
@@ -32,12 +33,14 @@ absl::Status Check(const IndexSpec& spec, const StripeZones& zones, size_t shard
   if (zones.update_buffer < kWindow || zones.update_buffer % kWindow != 0) {
     return BadField("zones.update_buffer", zones.update_buffer, " is no multiple of ", kWindow);
   }
-  if (spec.centre_window.value_or(kWindow) != kWindow) return BadField("codec.centre_window", "must be ", kWindow);
+  if (spec.codec().has_centre_window() && spec.codec().centre_window() != kWindow) {
+    return BadField("codec.centre_window", "must be ", kWindow);
+  }
   if (zones.local < 0) return BadField("zones.local", "is negative");
   if (zones.dense_threshold < 0) return BadField("zones.dense_threshold", "is negative");
-  if (spec.eviction)
+  if (spec.has_eviction())
     return BadField("eviction", "a sharded sequence does not evict: budgets and scores are of a whole");
-  if (spec.subspace) {
+  if (spec.has_subspace()) {
     return BadField("subspace", "a shard does not know its tokens' positions, which low-rank keys are rotated by");
   }
   return absl::OkStatus();
@@ -45,46 +48,48 @@ absl::Status Check(const IndexSpec& spec, const StripeZones& zones, size_t shard
 
 // What a shard's index is told: it keeps nothing dense but the sink and what is not encoded yet. An item says what else
 // is (RetrieveItem::dense_from).
-IndexSpec SpecOfShard(IndexSpec spec, const StripeZones& zones, int shard) {
-  if (shard > 0) spec.name += ".rest";
-  spec.sink = shard == 0 ? static_cast<int>(zones.sink) : 0;
-  spec.local = 0;
-  spec.update_buffer = kWindow;
-  spec.dense_threshold = 0;
+v1::IndexSpec SpecOfShard(v1::IndexSpec spec, const StripeZones& zones, int shard) {
+  if (shard > 0) spec.mutable_name()->append(".rest");
+  spec.mutable_zones()->set_sink(shard == 0 ? static_cast<int>(zones.sink) : 0);
+  spec.mutable_zones()->set_local(0);
+  spec.mutable_zones()->set_update_buffer(kWindow);
+  spec.mutable_zones()->set_dense_threshold(0);
   return spec;
 }
 
 // Shards of one server need ids of their own.
 std::string IdOfShard(const std::string& id, int shard) { return shard == 0 ? id : absl::StrCat(id, ".", shard); }
 
-absl::Status Compare(const IndexSpec& want, const IndexSpec& have) {
+absl::Status Compare(const v1::IndexSpec& want, const v1::IndexSpec& have) {
   const auto differs = [&](absl::string_view field) {
     return FieldError(absl::StatusCode::kAlreadyExists, field,
-                      absl::StrCat("the index ", want.name, " is there and has another"));
+                      absl::StrCat("the index ", want.name(), " is there and has another"));
   };
-  const Geometry &a = want.geometry, &b = have.geometry;
-  if (a.num_layers != b.num_layers) return differs("geometry.num_layers");
-  if (a.num_q_heads != b.num_q_heads) return differs("geometry.num_q_heads");
-  if (a.num_kv_heads != b.num_kv_heads) return differs("geometry.num_kv_heads");
-  if (a.head_dim != b.head_dim) return differs("geometry.head_dim");
-  if (a.dtype != b.dtype) return differs("geometry.dtype");
-  if (want.sink != have.sink) return differs("zones.sink");
-  if (want.local != have.local) return differs("zones.local");
-  if (want.update_buffer != have.update_buffer) return differs("zones.update_buffer");
-  if (want.dense_threshold != have.dense_threshold) return differs("zones.dense_threshold");
-  if (want.kv_store != KvStore::kDefault && want.kv_store != have.kv_store) return differs("kv_store");
-  if (!want.codec.empty() && want.codec != have.codec) return differs("codec.name");
+  const v1::Geometry &a = want.geometry(), &b = have.geometry();
+  if (a.num_layers() != b.num_layers()) return differs("geometry.num_layers");
+  if (a.num_q_heads() != b.num_q_heads()) return differs("geometry.num_q_heads");
+  if (a.num_kv_heads() != b.num_kv_heads()) return differs("geometry.num_kv_heads");
+  if (a.head_dim() != b.head_dim()) return differs("geometry.head_dim");
+  if (a.dtype() != b.dtype()) return differs("geometry.dtype");
+  const v1::Zones &zones = want.zones(), &there = have.zones();
+  if (zones.sink() != there.sink()) return differs("zones.sink");
+  if (zones.local() != there.local()) return differs("zones.local");
+  if (zones.update_buffer() != there.update_buffer()) return differs("zones.update_buffer");
+  if (zones.dense_threshold() != there.dense_threshold()) return differs("zones.dense_threshold");
+  if (want.kv_store() != v1::KV_STORE_UNSPECIFIED && want.kv_store() != have.kv_store()) return differs("kv_store");
+  const std::string& codec = want.codec().name();
+  if (!codec.empty() && codec != have.codec().name()) return differs("codec.name");
   return absl::OkStatus();
 }
 
-absl::StatusOr<IndexInfo> FindIndex(Client* client, const IndexSpec& spec, bool create) {
+absl::StatusOr<v1::IndexInfo> FindIndex(Client* client, const v1::IndexSpec& spec, bool create) {
   if (create) {
-    absl::StatusOr<IndexInfo> made = client->CreateIndex(spec);
+    absl::StatusOr<v1::IndexInfo> made = client->CreateIndex(spec);
     if (made.ok() || !absl::IsAlreadyExists(made.status())) return made;
   }
-  absl::StatusOr<IndexInfo> found = client->GetIndex(spec.name);
+  absl::StatusOr<v1::IndexInfo> found = client->GetIndex(spec.name());
   if (!found.ok()) return found;
-  if (absl::Status s = Compare(spec, found->spec); !s.ok()) return s;
+  if (absl::Status s = Compare(spec, found->spec()); !s.ok()) return s;
   return found;
 }
 
@@ -100,25 +105,26 @@ absl::Status TakenBack(const std::vector<Client*>& shards, const std::vector<Seq
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardedSequence>> ShardedSequence::Prepare(std::vector<Client*> shards,
-                                                                          const IndexSpec& spec,
+                                                                          const v1::IndexSpec& spec,
                                                                           const ShardedOptions& options, bool create) {
   const StripeZones zones = ZonesOf(spec);
   if (absl::Status s = Check(spec, zones, shards.size(), options.run); !s.ok()) return s;
   std::unique_ptr<ShardedSequence> out(new ShardedSequence(std::move(shards), zones, options));
   for (int s = 0; s < out->num_shards(); ++s) {
-    const IndexSpec of_shard = SpecOfShard(spec, zones, s);
-    absl::StatusOr<IndexInfo> index = FindIndex(out->shards_[s], of_shard, create);
+    const v1::IndexSpec of_shard = SpecOfShard(spec, zones, s);
+    absl::StatusOr<v1::IndexInfo> index = FindIndex(out->shards_[s], of_shard, create);
     if (!index.ok()) return OfShard(s, index.status());
-    out->geometry_ = index->spec.geometry;
-    out->top_k_ = index->spec.top_k.value_or(100);
-    out->handles_.push_back({of_shard.name, "", 0});
+    out->geometry_ = index->spec().geometry();
+    out->top_k_ = index->spec().retrieval().top_k();
+    out->handles_.push_back({of_shard.name(), "", 0});
   }
-  out->layers_.resize(out->geometry_.num_layers);
+  out->layers_.resize(out->geometry_.num_layers());
   return out;
 }
 
 absl::StatusOr<std::unique_ptr<ShardedSequence>> ShardedSequence::Create(std::vector<Client*> shards,
-                                                                         const IndexSpec& spec, const std::string& id,
+                                                                         const v1::IndexSpec& spec,
+                                                                         const std::string& id,
                                                                          const ShardedOptions& options) {
   auto out = Prepare(std::move(shards), spec, options, true);
   if (!out.ok()) return out;
@@ -134,7 +140,7 @@ absl::StatusOr<std::unique_ptr<ShardedSequence>> ShardedSequence::Create(std::ve
 }
 
 absl::StatusOr<std::unique_ptr<ShardedSequence>> ShardedSequence::Open(std::vector<Client*> shards,
-                                                                       const IndexSpec& spec, const std::string& id,
+                                                                       const v1::IndexSpec& spec, const std::string& id,
                                                                        const ShardedOptions& options) {
   auto out = Prepare(std::move(shards), spec, options, false);
   if (!out.ok()) return out;

@@ -53,9 +53,9 @@ struct ShardedStep {
   // Tokens to append first, from `position` on; absent: none. As AppendItem's.
   int64_t position = 0;
   ConstTensor keys = {}, values = {};
-  ConstTensor queries = {};  // [num_q_heads, head_dim]
-  Selector selector = {};    // as of ShardedSequence::Attend
-  Attention attention = {};
+  ConstTensor queries = {};    // [num_q_heads, head_dim]
+  v1::Selector selector = {};  // as of ShardedSequence::Attend
+  v1::Attention attention = {};
 };
 
 class ShardedSequence {
@@ -68,11 +68,11 @@ class ShardedSequence {
   // centre_window other than 64; eviction,
   // or subspaces, which need to know positions. ALREADY_EXISTS: an index of that name is another one. A failure leaves
   // no sequence behind, unless the error says so; indexes stay.
-  static absl::StatusOr<std::unique_ptr<ShardedSequence>> Create(std::vector<Client*> shards, const IndexSpec& spec,
+  static absl::StatusOr<std::unique_ptr<ShardedSequence>> Create(std::vector<Client*> shards, const v1::IndexSpec& spec,
                                                                  const std::string& id,
                                                                  const ShardedOptions& options = {});
   // Takes one up that is there; shards, spec and options must be those that it was made with. NOT_FOUND.
-  static absl::StatusOr<std::unique_ptr<ShardedSequence>> Open(std::vector<Client*> shards, const IndexSpec& spec,
+  static absl::StatusOr<std::unique_ptr<ShardedSequence>> Open(std::vector<Client*> shards, const v1::IndexSpec& spec,
                                                                const std::string& id,
                                                                const ShardedOptions& options = {});
 
@@ -90,13 +90,13 @@ class ShardedSequence {
 
   // The positions of the whole that matter most. The scope is PER_Q_HEAD unless told otherwise; PER_KV_HEAD needs
   // gqa_reduce MAX or MEAN, whose scores are logits. Not mass_p: shares of a shard's mass do not compare.
-  absl::StatusOr<Answer> Retrieve(int layer, const ConstTensor& queries, const Selector& selector);
+  absl::StatusOr<Answer> Retrieve(int layer, const ConstTensor& queries, const v1::Selector& selector);
 
   // Attention over what is dense and what is selected of the whole. With selector.exact it is what one node would
   // answer, to rounding: the whole's exact top_k is chosen first (choose_first). Else each shard attends its share of
   // top_k, some more than one node would.
-  absl::StatusOr<Attended> Attend(int layer, const ConstTensor& queries, const Selector& selector,
-                                  const Attention& attention = {});
+  absl::StatusOr<Attended> Attend(int layer, const ConstTensor& queries, const v1::Selector& selector,
+                                  const v1::Attention& attention = {});
   // Appends and attends in one round trip. After an error the same step is safe to repeat: what was appended is a
   // replay then.
   absl::StatusOr<Attended> Step(const ShardedStep& step);
@@ -126,8 +126,8 @@ class ShardedSequence {
     int layer = 0;
     int64_t tokens = 0;
     ConstTensor queries;
-    Selector selector;
-    std::optional<Attention> attention = {};
+    v1::Selector selector;
+    std::optional<v1::Attention> attention = {};
   };
   using Appends = std::vector<std::vector<AppendItem>>;  // [shards], in order
   using Steps = std::vector<DecodeStep>;                 // [shards]; one with nothing in it is not sent
@@ -141,12 +141,13 @@ class ShardedSequence {
         streams_(shards_.size()) {}
 
   // Everything but the handles; `create`: and the indexes that are missing.
-  static absl::StatusOr<std::unique_ptr<ShardedSequence>> Prepare(std::vector<Client*> shards, const IndexSpec& spec,
+  static absl::StatusOr<std::unique_ptr<ShardedSequence>> Prepare(std::vector<Client*> shards,
+                                                                  const v1::IndexSpec& spec,
                                                                   const ShardedOptions& options, bool create);
   int num_shards() const { return map_.shards(); }
   absl::Status CheckLayer(int layer) const;
   // The layer is there and has no gap once tokens up to `end` have come, and the selector's answers can be merged.
-  absl::Status CheckQuestion(int layer, int64_t end, const Selector& selector) const;
+  absl::Status CheckQuestion(int layer, int64_t end, const v1::Selector& selector) const;
   WholeLayer Whole(const Question& question) const;
   absl::StatusOr<Appends> Split(int layer, int64_t position, const ConstTensor& keys, const ConstTensor& values) const;
   absl::Status AppendTo(int shard, const std::vector<AppendItem>& items);
@@ -159,7 +160,10 @@ class ShardedSequence {
   };
   Errors Ask(const Steps& steps, Answers* answers);
   // Returns true if the whole's sets are chosen before they are attended.
-  bool ChoosesFirst(const Question& question) const { return options_.choose_first || question.selector.exact; }
+  int TopK(const Question& question) const {
+    return question.selector.has_top_k() ? question.selector.top_k() : top_k_;
+  }
+  bool ChoosesFirst(const Question& question) const { return options_.choose_first || question.selector.exact(); }
   absl::StatusOr<Attended> AttendChosen(const Question& question, const Answer& chosen);
   Answer Merged(const Question& question, const Answers& answers) const;
   Attended MergedAttention(const Question& question, const Answers& answers) const;
@@ -168,7 +172,7 @@ class ShardedSequence {
   const StripeZones zones_;
   const ShardedOptions options_;
   const StripeMap map_;
-  Geometry geometry_;
+  v1::Geometry geometry_;
   int top_k_ = 0;  // of a selector that has none
   std::vector<Sequence> handles_;
   std::vector<LayerState> layers_;

@@ -14,16 +14,16 @@ bool IsEmpty(const DecodeStep& step) { return step.appends.empty() && step.items
 
 }  // namespace
 
-absl::Status ShardedSequence::CheckQuestion(int layer, int64_t end, const Selector& selector) const {
+absl::Status ShardedSequence::CheckQuestion(int layer, int64_t end, const v1::Selector& selector) const {
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (layers_[layer].ends > std::max(layers_[layer].tokens, end)) {
     return absl::FailedPreconditionError(absl::StrCat("layer ", layer, " has gaps: append again from position ",
                                                       layers_[layer].tokens, ", or truncate to it"));
   }
-  if (selector.top_k && *selector.top_k < 1) return BadField("selector.top_k", "must be at least 1");
-  if (selector.mass_p) return BadField("selector.mass_p", "shares of a shard's mass are none of the whole's");
-  if (selector.scope == Scope::kPerKvHead && selector.gqa_reduce != GqaReduce::kMax &&
-      selector.gqa_reduce != GqaReduce::kMean) {
+  if (selector.has_top_k() && selector.top_k() < 1) return BadField("selector.top_k", "must be at least 1");
+  if (selector.has_mass_p()) return BadField("selector.mass_p", "shares of a shard's mass are none of the whole's");
+  if (selector.scope() == v1::SCOPE_PER_KV_HEAD && selector.gqa_reduce() != v1::GQA_REDUCE_MAX &&
+      selector.gqa_reduce() != v1::GQA_REDUCE_MEAN) {
     return BadField("selector.gqa_reduce", "must be MAX or MEAN: other scores of different shards do not compare");
   }
   return absl::OkStatus();
@@ -34,8 +34,9 @@ WholeLayer ShardedSequence::Whole(const Question& question) const {
   whole.num_tokens = question.tokens;
   whole.zone_begin = zones_.sink;
   whole.zone_end = zones_.ZoneEnd(question.tokens);
-  whole.num_sets = question.selector.scope == Scope::kPerKvHead ? geometry_.num_kv_heads : geometry_.num_q_heads;
-  whole.exact = question.selector.exact;
+  whole.num_sets =
+      question.selector.scope() == v1::SCOPE_PER_KV_HEAD ? geometry_.num_kv_heads() : geometry_.num_q_heads();
+  whole.exact = question.selector.exact();
   return whole;
 }
 
@@ -46,7 +47,7 @@ ShardedSequence::Steps ShardedSequence::StepsOf(const Question& question) const 
   for (int s = 0; s < num_shards(); ++s) {
     searched += map_.RowsBefore(s, whole.zone_end) > map_.RowsBefore(s, whole.zone_begin) ? 1 : 0;
   }
-  const int top_k = question.selector.top_k.value_or(top_k_);
+  const int top_k = TopK(question);
   Steps steps(num_shards());
   for (int s = 0; s < num_shards(); ++s) {
     if (s > 0 && map_.RowsBefore(s, question.tokens) == 0) continue;
@@ -55,8 +56,8 @@ ShardedSequence::Steps ShardedSequence::StepsOf(const Question& question) const 
     steps[s].items = {std::move(item)};
     steps[s].selector = question.selector;
     const bool all = options_.full_top_k || ChoosesFirst(question);
-    steps[s].selector.top_k = all ? top_k : ShardTopK(top_k, std::max(searched, 1));
-    if (steps[s].selector.scope == Scope::kDefault) steps[s].selector.scope = Scope::kPerQHead;
+    steps[s].selector.set_top_k(all ? top_k : ShardTopK(top_k, std::max(searched, 1)));
+    if (steps[s].selector.scope() == v1::SCOPE_UNSPECIFIED) steps[s].selector.set_scope(v1::SCOPE_PER_Q_HEAD);
     steps[s].attention = question.attention;
   }
   return steps;
@@ -95,7 +96,7 @@ Answer ShardedSequence::Merged(const Question& question, const Answers& answers)
   for (int s = 0; s < num_shards(); ++s) {
     if (!answers[s].answers.empty()) parts.push_back({s, answers[s].answers[0]});
   }
-  return MergeAnswers(parts, map_, question.selector.top_k.value_or(top_k_), Whole(question));
+  return MergeAnswers(parts, map_, TopK(question), Whole(question));
 }
 
 Attended ShardedSequence::MergedAttention(const Question& question, const Answers& answers) const {
@@ -107,24 +108,24 @@ Attended ShardedSequence::MergedAttention(const Question& question, const Answer
     selected.push_back({s, answers[s].attended[0].selected});
   }
   Attended out = MergeAttended(parts, Whole(question));
-  if (question.attention->with_positions) out.selected = JoinAnswers(selected, map_, Whole(question));
+  if (question.attention->with_positions()) out.selected = JoinAnswers(selected, map_, Whole(question));
   return out;
 }
 
-absl::StatusOr<Answer> ShardedSequence::Retrieve(int layer, const ConstTensor& queries, const Selector& selector) {
+absl::StatusOr<Answer> ShardedSequence::Retrieve(int layer, const ConstTensor& queries, const v1::Selector& selector) {
   if (absl::Status s = CheckQuestion(layer, 0, selector); !s.ok()) return s;
   Question question = {layer, layers_[layer].tokens, queries, selector};
-  question.selector.with_scores = true;
+  question.selector.set_with_scores(true);
   Answers answers;
   const Errors errors = Ask(StepsOf(question), &answers);
   if (!errors.question.ok()) return errors.question;
   Answer out = Merged(question, answers);
-  if (!selector.with_scores) out.scores.clear();
+  if (!selector.with_scores()) out.scores.clear();
   return out;
 }
 
-absl::StatusOr<Attended> ShardedSequence::Attend(int layer, const ConstTensor& queries, const Selector& selector,
-                                                 const Attention& attention) {
+absl::StatusOr<Attended> ShardedSequence::Attend(int layer, const ConstTensor& queries, const v1::Selector& selector,
+                                                 const v1::Attention& attention) {
   return Step({.layer = layer, .queries = queries, .selector = selector, .attention = attention});
 }
 
@@ -146,7 +147,7 @@ absl::StatusOr<Attended> ShardedSequence::Step(const ShardedStep& step) {
   }
   if (absl::Status s = CheckQuestion(step.layer, end, step.selector); !s.ok()) return s;
   const bool choose = ChoosesFirst(question);
-  if (choose) question.attention.reset(), question.selector.with_scores = true;
+  if (choose) question.attention.reset(), question.selector.set_with_scores(true);
   Steps steps = StepsOf(question);
   for (int s = 0; s < num_shards(); ++s) steps[s].appends = std::move(appends[s]);
   Answers answers;
@@ -160,18 +161,18 @@ absl::StatusOr<Attended> ShardedSequence::Step(const ShardedStep& step) {
   Answer chosen = Merged(question, answers);
   question.attention = step.attention;
   absl::StatusOr<Attended> out = AttendChosen(question, chosen);
-  if (!out.ok() || !step.attention.with_positions) return out;
-  if (!step.selector.with_scores) chosen.scores.clear();
+  if (!out.ok() || !step.attention.with_positions()) return out;
+  if (!step.selector.with_scores()) chosen.scores.clear();
   out->selected = std::move(chosen);
   return out;
 }
 
 absl::StatusOr<Attended> ShardedSequence::AttendChosen(const Question& question, const Answer& chosen) {
   Question given = question;
-  given.attention->with_positions = false;
+  given.attention->set_with_positions(false);
   // What is usual where a set was searched, for the shards search no more.
-  const bool own_sets = question.selector.scope != Scope::kPerKvHead;
-  if (!given.attention->tail) given.attention->tail = own_sets && !question.selector.exact;
+  const bool own_sets = question.selector.scope() != v1::SCOPE_PER_KV_HEAD;
+  if (!given.attention->has_tail()) given.attention->set_tail(own_sets && !question.selector.exact());
   Steps steps = StepsOf(given);
   std::vector<std::vector<int32_t>> rows(num_shards());
   for (int s = 0; s < num_shards(); ++s) {

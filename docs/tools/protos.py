@@ -3,11 +3,21 @@ the protos are written; a line that is not understood is an error, so that nothi
 
 import re
 
-FIELD = re.compile(r"(?:(repeated|optional) )?([\w.]+|map<[^>]*>) (\w+) = (\d+)(?: \[.*\])?;\s*(?://\s*(.*))?$")
+FIELD = re.compile(r"(?:(repeated|optional) )?([\w.]+|map<[^>]*>) (\w+) = (\d+)(?: \[(.*)\])?;\s*(?://\s*(.*))?$")
+FLAG = re.compile(r'\b(help|usual): ((?:"(?:[^"\\]|\\.)*"\s*)+)')
 VALUE = re.compile(r"(\w+) = (\d+);\s*(?://\s*(.*))?$")
 RPC = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\);$")
-OPEN = re.compile(r"(service|message|enum|oneof) (\w+) \{(\})?$")
+OPEN = re.compile(r"(service|message|enum|oneof|extend) ([\w.]+) \{(\})?$")
 SKIPPED = re.compile(r"(syntax|package|import|option|reserved) [^;]*;\s*(//.*)?$")
+
+
+def flag_text(options):
+    """What a field's flag says of it (proto/seine/v1/flag.proto): its help, and what it stands for where it is not given."""
+    said = {key: "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', text)) for key, text in FLAG.findall(options)}
+    if "help" in said:
+        yield said["help"] + "."
+    if "usual" in said:
+        yield f"Not given: {said['usual']}."
 
 
 class Block:
@@ -23,9 +33,14 @@ class File:
     def __init__(self, path):
         self.name, self.blocks, self.comment = path.name, [], ""
         self.stack, self.pending = [], []
+        open_field = ""  # a field whose options go on in the next line
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            line = f"{open_field} {line.strip()}".strip()
+            open_field = line if "[(" in line and not re.search(r"\];\s*(//.*)?$", line) else ""
+            if open_field:
+                continue
             try:
-                self.line(line.strip())
+                self.line(line)
             except ValueError:
                 raise ValueError(f"{path}:{number}: not understood: {line.strip()}") from None
 
@@ -59,7 +74,8 @@ class File:
                 return
             outer = [block.name for _, _, block in self.stack]
             block = Block(kind, ".".join([*outer, name]), self.take_comment())
-            self.blocks.append(block)
+            if kind != "extend":
+                self.blocks.append(block)
             if not closed:
                 self.stack.append((kind, name, block))
             return
@@ -72,8 +88,9 @@ class File:
             block.rows.append((rpc, arrow, self.take_comment()))
         elif match := VALUE.match(line) if kind == "enum" else None:
             block.rows.append((match[1], match[2], self.take_comment(match[3])))
-        elif match := FIELD.match(line) if kind in ("message", "oneof") else None:
-            label, of, field, _, behind = match.groups()
+        elif match := FIELD.match(line) if kind in ("message", "oneof", "extend") else None:
+            label, of, field, _, options, behind = match.groups()
+            self.pending = [*flag_text(options or ""), *self.pending]
             of = f"repeated {of}" if label == "repeated" else of
             of += f" (one of `{name}`)" if kind == "oneof" else ""
             block.rows.append((field, of, self.take_comment(behind)))

@@ -62,7 +62,7 @@ class Stream {
       if (wrong_.ok()) wrong_ = opened_.stream->Read(&answer_);
     }
     RaiseIfWrong(wrong_);
-    return StepResult(answer_, prepared.step.attention.has_value() && prepared.step.attention->with_positions);
+    return StepResult(answer_, prepared.step.attention.has_value() && prepared.step.attention->with_positions());
   }
 
   void Close(bool cancel) {

@@ -95,36 +95,19 @@ client::RetainedReport ReportOf(nb::handle word) {
   return static_cast<client::RetainedReport>(wire.report());
 }
 
-// The settings go through the message, whose words and checks they share with every other call.
-client::Selector SelectorOf(nb::handle settings) {
-  v1::Selector wire;
-  FillMessage(settings, "", "selector", &wire);
-  client::Selector out;
-  if (wire.has_top_k()) out.top_k = wire.top_k();
-  if (wire.has_mass_p()) out.mass_p = client::MassP{wire.mass_p().p(), wire.mass_p().floor(), wire.mass_p().cap()};
-  out.scope = static_cast<client::Scope>(wire.scope());
-  out.gqa_reduce = static_cast<client::GqaReduce>(wire.gqa_reduce());
-  if (wire.has_beta()) out.beta = wire.beta();
-  if (wire.has_recall_target()) out.recall_target = wire.recall_target();
-  if (wire.has_refine()) out.refine = wire.refine();
-  out.with_scores = wire.with_scores();
-  out.exact = wire.exact();
+v1::Selector SelectorOf(nb::handle settings) {
+  v1::Selector out;
+  FillMessage(settings, "", "selector", &out);
   return out;
 }
 
-// Through the message, too: what is no number or no truth value is told in the same words.
-client::Attention AttentionOf(nb::handle attention) {
-  v1::Attention wire;
+v1::Attention AttentionOf(nb::handle attention) {
+  v1::Attention out;
   nb::dict settings;
   for (PyObject* name : {names->tail, names->scale, names->with_positions, names->prompt_mass}) {
     settings[nb::handle(name)] = Attribute(attention, name);
   }
-  FillMessage(settings, "", "attention", &wire);
-  client::Attention out;
-  if (wire.has_tail()) out.tail = wire.tail();
-  out.scale = wire.scale();
-  out.with_positions = wire.with_positions();
-  if (wire.has_prompt_mass()) out.prompt_mass = wire.prompt_mass();
+  FillMessage(settings, "", "attention", &out);
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace seine {
 namespace {
 
 using client::Attended;
-using client::Attention;
+using v1::Attention;
 
 constexpr int kAttended = 700;
 
@@ -53,7 +53,7 @@ class ClientAttendTest : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_NE(client_, nullptr);
-    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeysValues)).ok());
+    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
     sequence_ = *client_->CreateSequence("m", "s");
     ASSERT_TRUE(client_->Append({sequence_, 1, 0, model_.Keys(1, 0, 640), model_.Values(1, 0, 640)}).ok());
   }
@@ -64,18 +64,22 @@ class ClientAttendTest : public testing::Test {
 };
 
 TEST_F(ClientAttendTest, ByCall) {
-  client::Selector all;
-  all.top_k = 1000;
+  v1::Selector all;
+  all.set_top_k(1000);
   auto result = client_->Attend({{sequence_, 1, model_.Query()}, {sequence_, 7, model_.Query()}}, all, {});
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_EQ(result->answers.size(), 2u);
   ExpectDense(model_, result->answers[0], 1, 640);
   EXPECT_EQ(result->answers[0].selected.num_sets, 0);
   EXPECT_EQ(client::FieldOf(result->answers[1].status), "items[1].layer");
-  client::Selector few;
-  few.top_k = 8;
-  few.exact = true;
-  result = client_->Attend({{sequence_, 1, model_.Query()}}, few, {.with_positions = true});
+  v1::Selector few;
+  few.set_top_k(8);
+  few.set_exact(true);
+  Attention with_positions, with_tail, negative;
+  with_positions.set_with_positions(true);
+  with_tail.set_tail(true);
+  negative.set_scale(-1);
+  result = client_->Attend({{sequence_, 1, model_.Query()}}, few, with_positions);
   ASSERT_TRUE(result.ok()) << result.status();
   const Attended answer = result->answers[0];
   EXPECT_EQ(answer.path, client::Path::kExact);
@@ -86,11 +90,11 @@ TEST_F(ClientAttendTest, ByCall) {
     EXPECT_EQ(std::vector<int32_t>(set.begin(), set.end()),
               model_.ExactTopK(1, h, 8, answer.selected.zone_begin, answer.selected.zone_end));
   }
-  result = client_->Attend({{sequence_, 1, model_.Query()}}, few, {.tail = true});
+  result = client_->Attend({{sequence_, 1, model_.Query()}}, few, with_tail);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->answers[0].tail);
   EXPECT_GT(result->answers[0].log_sum_exp[0], answer.log_sum_exp[0]);
-  const absl::Status refused = client_->Attend({{sequence_, 1, model_.Query()}}, few, {.scale = -1}).status();
+  const absl::Status refused = client_->Attend({{sequence_, 1, model_.Query()}}, few, negative).status();
   EXPECT_EQ(client::FieldOf(refused), "attention.scale");
 }
 
@@ -104,7 +108,7 @@ TEST_F(ClientAttendTest, ByDecodeStepsThatAlsoRetrieve) {
       client::DecodeStep step;
       step.appends = {{sequence_, 1, position, model_.Keys(1, position, 1), model_.Values(1, position, 1)}};
       step.items = {{sequence_, 1, model_.Query()}};
-      step.selector.top_k = 1000;
+      step.selector.set_top_k(1000);
       if (i % 3 != 2) step.attention = Attention{};
       ASSERT_TRUE((*stream)->Write(step).ok());
       ASSERT_TRUE((*stream)->Read(&answer).ok());

@@ -38,7 +38,7 @@ class CallTest : public testing::Test {
     server_ = new Server;
     client_ = server_->Connect().release();
     ASSERT_NE(client_, nullptr);
-    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
   }
   static void TearDownTestSuite() {
     delete client_;

@@ -23,8 +23,8 @@ namespace seine {
 namespace {
 
 using client::Client;
-using client::KvStore;
 using client::Sequence;
+using v1::KvStore;
 
 constexpr int kAppended = 600;
 
@@ -34,7 +34,7 @@ class ClientTest : public testing::Test {
     server_ = new Server({"--max-message", "1MiB", "--snapshots-dir", folder_.Path("snapshots")});
     client_ = server_->Connect().release();
     ASSERT_NE(client_, nullptr);
-    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
   }
   static void TearDownTestSuite() {
     delete client_;
@@ -66,7 +66,7 @@ TEST(Pages, AllSequencesAreListed) {
   const Server server({"--max-message", "64KiB"});
   const auto client = server.Connect();
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).ok());
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
   for (int i = 0; i < 600; ++i) {
     ASSERT_TRUE(client->CreateSequence("m", absl::StrCat(1000 + i, std::string(120, 'x'))).ok());
   }
@@ -81,8 +81,8 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   const Sequence sequence = Filled(model, kAppended);
   client::EvictRequest request;
   request.sequence = sequence;
-  request.scorer.name = "streaming_llm";
-  request.budget.tokens = 200;
+  request.scorer.set_name("streaming_llm");
+  request.budget.set_tokens(200);
   request.dry_run = true;
   auto evicted = client_->Evict(request);
   ASSERT_TRUE(evicted.ok()) << evicted.status();
@@ -97,8 +97,8 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   ASSERT_TRUE(head.ok()) << head.status();
   EXPECT_EQ(head->num_tokens, kAppended);
   EXPECT_EQ(head->num_retained, 200);
-  client::Scorer knorm;
-  knorm.name = "knorm";
+  v1::ScorerSettings knorm;
+  knorm.set_name("knorm");
   const auto scores = client_->Score(sequence, 0, knorm, {});
   ASSERT_TRUE(scores.ok()) << scores.status();
   EXPECT_EQ((*scores)[0].positions, evicted->kept[0]);
@@ -106,11 +106,11 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
   ASSERT_TRUE(diagnosis.ok()) << diagnosis.status();
   EXPECT_EQ(diagnosis->front().tokens, 200);
   EXPECT_EQ(diagnosis->front().overlap.size(), 4u);
-  request.scorer.name = "snapkv";
+  request.scorer.set_name("snapkv");
   evicted = client_->Evict(request);  // the budget holds what there is: no queries are needed
   ASSERT_TRUE(evicted.ok()) << evicted.status();
   EXPECT_EQ(evicted->tokens_evicted, 0);
-  request.budget.tokens = 100;
+  request.budget.set_tokens(100);
   const absl::Status refused = client_->Evict(request).status();
   EXPECT_EQ(client::FieldOf(refused), "given.queries");
   EXPECT_TRUE(client_->DeleteSequence(sequence).ok());
@@ -119,16 +119,16 @@ TEST_F(ClientTest, EvictsScoresAndDiagnoses) {
 // Queries go with the tokens that they are of, whatever pieces an append is cut into.
 TEST_F(ClientTest, QueriesOfAnAppendDecideWhoIsEvicted) {
   const RandomModel model(kAppended);
-  client::IndexSpec spec = RandomModel::Spec("own", KvStore::kKeysValues);
-  spec.eviction.emplace();
-  spec.eviction->scorer.name = "snapkv";
-  spec.eviction->budget.tokens = 200;
-  spec.eviction->interval = 50;
-  spec.eviction->scorer.query_window = 8;
-  spec.eviction->keep_queries = 12;
+  v1::IndexSpec spec = RandomModel::Spec("own", v1::KV_STORE_KEYS_VALUES);
+  v1::EvictionSettings& eviction = *spec.mutable_eviction();
+  eviction.mutable_scorer()->set_name("snapkv");
+  eviction.mutable_scorer()->set_query_window(8);
+  eviction.mutable_budget()->set_tokens(200);
+  eviction.set_interval(50);
+  eviction.set_keep_queries(12);
   const auto info = client_->CreateIndex(spec);
   ASSERT_TRUE(info.ok()) << info.status();
-  EXPECT_EQ(info->spec.eviction->keep_queries, 12);
+  EXPECT_EQ(info->spec().eviction().keep_queries(), 12);
   constexpr int64_t kRow = int64_t{RandomModel::kQHeads} * RandomModel::kHeadDim, kFirst = 100;
   std::vector<float> queries((kAppended - kFirst) * kRow);  // of positions from kFirst on
   for (size_t i = 0; i < queries.size(); ++i) queries[i] = static_cast<float>(i * i % 8191) / 4096 - 1;
@@ -150,7 +150,7 @@ TEST_F(ClientTest, QueriesOfAnAppendDecideWhoIsEvicted) {
   for (int64_t begin = 0; begin < kAppended; begin += 10) {
     ASSERT_TRUE(client_->Append(item(blocks, begin, begin + 10)).ok());
   }
-  client::Scorer scorer = spec.eviction->scorer;
+  v1::ScorerSettings scorer = spec.eviction().scorer();
   const auto one = client_->Score(streamed, 0, scorer, {}), other = client_->Score(blocks, 0, scorer, {});
   ASSERT_TRUE(one.ok() && other.ok()) << one.status() << other.status();
   for (int h = 0; h < RandomModel::kKvHeads; ++h) {
@@ -158,7 +158,7 @@ TEST_F(ClientTest, QueriesOfAnAppendDecideWhoIsEvicted) {
     EXPECT_EQ((*one)[h].scores, (*other)[h].scores);
     EXPECT_EQ((*one)[h].positions.size(), 200u);
   }
-  EXPECT_EQ(client_->GetIndex("own")->query_bytes, 2 * 12 * kRow * 4);
+  EXPECT_EQ(client_->GetIndex("own")->query_bytes(), 2 * 12 * kRow * 4);
 
   client::AppendItem wrong = item(streamed, 0, 10);
   wrong.queries = {queries.data(), client::DType::kFloat32, {11, RandomModel::kQHeads, RandomModel::kHeadDim}};
@@ -179,36 +179,33 @@ TEST_F(ClientTest, ShowsServerAndIndexes) {
   EXPECT_TRUE(*client_->IsServing("seine.v1.RetrievalService"));
   EXPECT_EQ(client_->IsServing("nothing").status().code(), absl::StatusCode::kNotFound);
 
-  client::IndexSpec spec = RandomModel::Spec("full", KvStore::kKeys);
-  spec.codec = "rsq";
-  spec.seed = 5;
-  spec.centre = client::Centre::kGlobal;
-  spec.centre_window = 64;
-  spec.top_k = 17;
-  spec.beta = 0.25;
-  spec.refine = 33;
-  spec.coarse = client::Coarse::kCollision;
-  spec.rho = 0.5;
-  spec.gqa_reduce = client::GqaReduce::kMax;
-  spec.softmax_scale = 0.5f;
-  spec.memory_limit_bytes = 1 << 30;
+  v1::IndexSpec spec = RandomModel::Spec("full", v1::KV_STORE_KEYS);
+  spec.mutable_codec()->set_name("rsq");
+  spec.mutable_codec()->set_seed(5);
+  spec.mutable_codec()->set_centre(v1::CENTRE_GLOBAL);
+  spec.mutable_codec()->set_centre_window(64);
+  spec.mutable_retrieval()->set_top_k(17);
+  spec.mutable_retrieval()->set_beta(0.25);
+  spec.mutable_retrieval()->set_refine(33);
+  spec.mutable_retrieval()->set_coarse(v1::COARSE_COLLISION);
+  spec.mutable_retrieval()->set_rho(0.5);
+  spec.mutable_retrieval()->set_gqa_reduce(v1::GQA_REDUCE_MAX);
+  spec.mutable_retrieval()->set_softmax_scale(0.5f);
+  spec.set_memory_limit_bytes(1 << 30);
   ASSERT_TRUE(client_->CreateIndex(spec).ok());
   const auto got = client_->GetIndex("full");
   ASSERT_TRUE(got.ok()) << got.status();
-  const client::IndexSpec& back = got->spec;
-  EXPECT_EQ(back.name, "full");
-  EXPECT_EQ(back.geometry.num_q_heads, RandomModel::kQHeads);
-  EXPECT_EQ(back.geometry.dtype, client::DType::kFloat32);
-  EXPECT_EQ(std::tie(back.sink, back.local, back.update_buffer, back.dense_threshold),
-            std::tie(spec.sink, spec.local, spec.update_buffer, spec.dense_threshold));
-  EXPECT_EQ(std::tie(back.codec, back.seed, back.centre, back.centre_window),
-            std::tie(spec.codec, spec.seed, spec.centre, spec.centre_window));
-  EXPECT_EQ(std::tie(back.top_k, back.beta, back.refine, back.coarse, back.rho, back.scope, back.gqa_reduce,
-                     back.softmax_scale),
-            std::tie(spec.top_k, spec.beta, spec.refine, spec.coarse, spec.rho, spec.scope, spec.gqa_reduce,
-                     spec.softmax_scale));
-  EXPECT_EQ(back.kv_store, KvStore::kKeys);
-  EXPECT_EQ(back.memory_limit_bytes, 1 << 30);
+  const v1::IndexSpec& back = got->spec();
+  EXPECT_EQ(back.name(), "full");
+  EXPECT_EQ(back.geometry().num_q_heads(), RandomModel::kQHeads);
+  EXPECT_EQ(back.geometry().dtype(), v1::D_TYPE_FLOAT32);
+  EXPECT_EQ(back.zones().SerializeAsString(), spec.zones().SerializeAsString());
+  v1::CodecSettings codec = back.codec();
+  codec.clear_profile();
+  EXPECT_EQ(codec.SerializeAsString(), spec.codec().SerializeAsString());
+  EXPECT_EQ(back.retrieval().SerializeAsString(), spec.retrieval().SerializeAsString());
+  EXPECT_EQ(back.kv_store(), v1::KV_STORE_KEYS);
+  EXPECT_EQ(back.memory_limit_bytes(), 1 << 30);
   EXPECT_EQ(client_->ListIndexes()->size(), 2u);
   ASSERT_TRUE(client_->DeleteIndex("full").ok());
   EXPECT_EQ(client_->GetIndex("full").status().code(), absl::StatusCode::kNotFound);
@@ -261,10 +258,10 @@ TEST_F(ClientTest, LeadsASequenceThroughItsLife) {
 TEST_F(ClientTest, RetrievesAndGathers) {
   const RandomModel model(kAppended);
   const Sequence sequence = Filled(model, kAppended);
-  client::Selector selector;
-  selector.top_k = 20;
-  selector.exact = true;
-  selector.with_scores = true;
+  v1::Selector selector;
+  selector.set_top_k(20);
+  selector.set_exact(true);
+  selector.set_with_scores(true);
   const auto result = client_->Retrieve(
       {{sequence, 0, model.Query()}, {sequence, 1, model.Query()}, {sequence, 9, model.Query()}}, selector);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -302,8 +299,10 @@ TEST_F(ClientTest, RetrievesAndGathers) {
 TEST_F(ClientTest, SharesOfTheMassAreSelected) {
   const RandomModel model(kAppended);
   const Sequence sequence = Filled(model, kAppended);
-  client::Selector selector;
-  selector.mass_p = client::MassP{0.5f, 3, 50};
+  v1::Selector selector;
+  selector.mutable_mass_p()->set_p(.5f);
+  selector.mutable_mass_p()->set_floor(3);
+  selector.mutable_mass_p()->set_cap(50);
   const auto result = client_->Retrieve({{sequence, 0, model.Query()}}, selector);
   ASSERT_TRUE(result.ok() && result->answers[0].status.ok()) << result.status();
   const client::Answer& answer = result->answers[0];
@@ -311,14 +310,18 @@ TEST_F(ClientTest, SharesOfTheMassAreSelected) {
   ASSERT_EQ(answer.masses.size(), answer.counts.size());
   for (size_t i = 0; i < answer.masses.size(); ++i) EXPECT_TRUE(answer.masses[i] >= .5f || answer.counts[i] == 50);
   EXPECT_EQ(answer.capped, *std::min_element(answer.masses.begin(), answer.masses.end()) < .5f);
-  selector.mass_p = client::MassP{0.99f, 1, 2};
+  selector.mutable_mass_p()->set_p(.99f);
+  selector.mutable_mass_p()->set_floor(1);
+  selector.mutable_mass_p()->set_cap(2);
   const auto tight = client_->Retrieve({{sequence, 0, model.Query()}}, selector);
   ASSERT_TRUE(tight.ok());
   EXPECT_TRUE(tight->answers[0].capped);
   EXPECT_LT(tight->answers[0].masses[0], .99f);
-  selector.top_k = 5;
-  const absl::Status both = client_->Retrieve({{sequence, 0, model.Query()}}, selector).status();
-  EXPECT_EQ(both.code(), absl::StatusCode::kInvalidArgument) << both;
+  selector.set_top_k(5);
+  const auto five = client_->Retrieve({{sequence, 0, model.Query()}}, selector);  // in place of the mass
+  ASSERT_TRUE(five.ok());
+  EXPECT_TRUE(five->answers[0].masses.empty());
+  for (int32_t count : five->answers[0].counts) EXPECT_EQ(count, 5);
 }
 
 TEST_F(ClientTest, AppendStreamCutsItemsBelowTheMessageLimit) {
@@ -374,10 +377,10 @@ TEST_F(ClientTest, ErrorsCarryCodeFieldAndReason) {
     return client_->Append({sequence, layer, 100, k, values}).status();
   };
   auto with_shape = [&](client::Shape shape) { return client::ConstTensor{keys.data, client::DType::kFloat32, shape}; };
-  client::IndexSpec bad = RandomModel::Spec("bad", KvStore::kKeys);
-  bad.geometry.head_dim = 65;
-  client::Selector no_tokens;
-  no_tokens.top_k = 0;
+  v1::IndexSpec bad = RandomModel::Spec("bad", v1::KV_STORE_KEYS);
+  bad.mutable_geometry()->set_head_dim(65);
+  v1::Selector no_tokens;
+  no_tokens.set_top_k(0);
   const struct {
     const char* name;
     absl::Status status;
@@ -385,8 +388,8 @@ TEST_F(ClientTest, ErrorsCarryCodeFieldAndReason) {
     const char* field;  // part of it
   } cases[] = {
       {"head_dim", client_->CreateIndex(bad).status(), absl::StatusCode::kInvalidArgument, "head_dim"},
-      {"taken", client_->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).status(), absl::StatusCode::kAlreadyExists,
-       ""},
+      {"taken", client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).status(),
+       absl::StatusCode::kAlreadyExists, ""},
       {"no index", client_->GetIndex("nowhere").status(), absl::StatusCode::kNotFound, ""},
       {"no sequence", client_->GetSequence({"m", "nobody", 0}).status(), absl::StatusCode::kNotFound, ""},
       {"layer", append(2, keys), absl::StatusCode::kInvalidArgument, "item.layer"},

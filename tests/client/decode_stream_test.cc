@@ -26,7 +26,7 @@ class DecodeStreamTest : public testing::TestWithParam<std::tuple<Transport, boo
 
   void SetUp() override {
     ASSERT_NE(client_, nullptr);
-    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+    ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     sequence_ = *client_->CreateSequence("m", "s");
     for (int layer = 0; layer < RandomModel::kLayers; ++layer) {
       ASSERT_TRUE(client_->AppendStream({{sequence_, layer, 0, model_.Keys(layer, 0, kPrefill), {}}}).ok());
@@ -45,8 +45,8 @@ class DecodeStreamTest : public testing::TestWithParam<std::tuple<Transport, boo
     step.step = position * 10 + layer;
     step.appends = {{sequence_, layer, position, model_.Keys(layer, position, 1), {}}};
     step.items = {{sequence_, layer, model_.Query()}};
-    step.selector.top_k = 8;
-    step.selector.exact = true;
+    step.selector.set_top_k(8);
+    step.selector.set_exact(true);
     return step;
   }
 
@@ -108,7 +108,7 @@ TEST_P(DecodeStreamTest, ReusedMessagesHoldNothingOfStepsBefore) {
   DecodeAnswer answer;
   DecodeStep large = Step(0, kPrefill);
   large.items.push_back({sequence_, 1, model_.Query()});
-  large.selector.with_scores = true;
+  large.selector.set_with_scores(true);
   ASSERT_TRUE(stream->Write(large).ok() && stream->Read(&answer).ok());
   ASSERT_EQ(answer.answers.size(), 2u);
   EXPECT_FALSE(answer.answers[1].scores.empty());
@@ -184,7 +184,7 @@ TEST_P(DecodeStreamTest, ErrorsStayWithTheirItems) {
   EXPECT_TRUE(absl::StrContains(client::FieldOf(answer.answers[1].status), "layer")) << answer.answers[1].status;
 
   DecodeStep wrong = Step(0, kPrefill + 1);
-  wrong.selector.top_k = -1;
+  wrong.selector.set_top_k(-1);
   ASSERT_TRUE(stream->Write(wrong).ok() && stream->Read(&answer).ok());
   EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument) << answer.status;
 

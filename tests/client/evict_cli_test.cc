@@ -90,8 +90,8 @@ class EvictCliTest : public ::testing::Test {
   }
   // Whom each head holds after appends with the file's tensor of queries, by the command line or by the client.
   static std::vector<std::vector<int32_t>> Held(const std::string& sequence) {
-    client::Scorer scorer;
-    scorer.name = "knorm";
+    v1::ScorerSettings scorer;
+    scorer.set_name("knorm");
     const auto scores = server_->Connect()->Score({"own", sequence}, 0, scorer, {});
     EXPECT_TRUE(scores.ok()) << scores.status();
     std::vector<std::vector<int32_t>> positions;
@@ -274,8 +274,8 @@ TEST_F(EvictCliTest, AnIndexTakesPublishedFilters) {
     EXPECT_TRUE(absl::StrContains(created.out, name == std::string("file") ? "given" : "m")) << created.out;
     ASSERT_TRUE(client->CreateSequence(name, "s").ok());
     ASSERT_TRUE(client->Append({{name, "s"}, 1, 0, tensor, {}}).ok());
-    client::Scorer knorm;
-    knorm.name = "knorm";
+    v1::ScorerSettings knorm;
+    knorm.set_name("knorm");
     auto scores = client->Score({name, "s"}, 1, knorm, {});
     ASSERT_TRUE(scores.ok()) << scores.status();
     held.push_back(*std::move(scores));
@@ -300,16 +300,16 @@ TEST_F(EvictCliTest, EveryOptionOfTheIndexArrives) {
                 .exit_code,
             0);
   const auto info = server_->Connect()->GetIndex("opts");
-  ASSERT_TRUE(info.ok() && info->spec.eviction);
-  const client::Eviction& e = *info->spec.eviction;
-  EXPECT_EQ(e.scorer.accumulate, true);
-  EXPECT_EQ(e.scorer.value_weight, client::ValueWeight::kNorm);
-  EXPECT_EQ(e.scorer.weight_epsilon, .01);
-  EXPECT_EQ(e.scorer.first_stage, .25);
-  EXPECT_EQ(e.budget.safeguard, .3);
-  EXPECT_EQ(e.budget.beta, 5);
-  EXPECT_EQ(e.keep.recent_share, .5);
-  EXPECT_EQ(e.scorer.anchor, client::Anchor::kDefault);  // of another scorer
+  ASSERT_TRUE(info.ok() && info->spec().has_eviction());
+  const v1::EvictionSettings& e = info->spec().eviction();
+  EXPECT_EQ(e.scorer().accumulate(), true);
+  EXPECT_EQ(e.scorer().value_weight(), v1::VALUE_WEIGHT_NORM);
+  EXPECT_EQ(e.scorer().weight_epsilon(), .01);
+  EXPECT_EQ(e.scorer().first_stage(), .25);
+  EXPECT_EQ(e.budget().safeguard(), .3);
+  EXPECT_EQ(e.budget().beta(), 5);
+  EXPECT_EQ(e.keep().recent_share(), .5);
+  EXPECT_EQ(e.scorer().anchor(), v1::ANCHOR_UNSPECIFIED);  // of another scorer
   const Json shown = Json::parse(Seine("index get opts -o json").out);
   EXPECT_EQ(shown["evict_scorer"], "h2o");
   EXPECT_EQ(shown["evict_accumulate"], true);

@@ -60,7 +60,7 @@ std::string InChild(int seconds, const std::function<std::string()>& body) {
 class ForkTest : public testing::Test {
  protected:
   ForkTest() : client_(server_.Connect()) {
-    EXPECT_TRUE(client_->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+    EXPECT_TRUE(client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     sequence_ = *client_->CreateSequence("m", "s");
   }
   DecodeStep Step(int64_t position) const {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/settings.h"
 #include "profile/io/tensor_file.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
@@ -44,24 +45,24 @@ class LiveProfileTest : public testing::Test {
   std::string PathOf(const std::string& name) const { return absl::StrCat(profiles_, "/", name, ".safetensors"); }
 
   // An index of the trace's three layers.
-  void CreateIndex(const std::string& name, const std::string& profile, client::KvStore store) const {
-    client::IndexSpec spec;
-    spec.name = name;
-    spec.geometry = {3, kTraceQHeads, kTraceKvHeads, kTraceDim, client::DType::kFloat16};
-    spec.rope.config_json = trace_.metadata().at("rope");
-    spec.sink = kSink;
-    spec.local = 512;
-    spec.update_buffer = 64;
-    spec.dense_threshold = 0;
-    spec.scope = client::Scope::kPerQHead;
-    spec.top_k = 100;
-    spec.beta = .02;
-    spec.refine = 300;
-    spec.kv_store = store;
-    if (!profile.empty()) spec.profile = profile, spec.horizon = 4096;
+  void CreateIndex(const std::string& name, const std::string& profile, v1::KvStore store) const {
+    v1::IndexSpec spec;
+    spec.set_name(name);
+    *spec.mutable_geometry() = client::MakeGeometry(3, kTraceQHeads, kTraceKvHeads, kTraceDim, client::DType::kFloat16);
+    spec.mutable_geometry()->mutable_rope()->set_config_json(trace_.metadata().at("rope"));
+    spec.mutable_zones()->set_sink(kSink);
+    spec.mutable_zones()->set_local(512);
+    spec.mutable_zones()->set_update_buffer(64);
+    spec.mutable_zones()->set_dense_threshold(0);
+    spec.mutable_retrieval()->set_scope(v1::SCOPE_PER_Q_HEAD);
+    spec.mutable_retrieval()->set_top_k(100);
+    spec.mutable_retrieval()->set_beta(.02);
+    spec.mutable_retrieval()->set_refine(300);
+    spec.set_kv_store(store);
+    if (!profile.empty()) spec.mutable_codec()->set_profile(profile), spec.mutable_codec()->set_horizon(4096);
     const auto made = client_->CreateIndex(spec);
     ASSERT_TRUE(made.ok()) << made.status();
-    EXPECT_EQ(made->spec.codec, profile.empty() ? "rsq" : "balanced");
+    EXPECT_EQ(made->spec().codec().name(), profile.empty() ? "rsq" : "balanced");
     ASSERT_TRUE(client_->CreateSequence(name, "s").ok());
   }
 
@@ -92,8 +93,8 @@ class LiveProfileTest : public testing::Test {
     for (int64_t step = kLearnt; step < 512; step += 16) {
       for (int layer = 0; layer < 3; ++layer) {
         const client::RetrieveItem item{{index, "s"}, layer, Query(layer, step)};
-        client::Selector exact;
-        exact.exact = true;
+        v1::Selector exact;
+        exact.set_exact(true);
         const client::Answer got = client_->Retrieve({&item, 1}, {})->answers[0];
         const client::Answer truth = client_->Retrieve({&item, 1}, exact)->answers[0];
         EXPECT_TRUE(got.status.ok() && truth.status.ok());
@@ -116,7 +117,7 @@ class LiveProfileTest : public testing::Test {
 
 // As the engine's decode steps would: a token appended, then its query asked.
 TEST_F(LiveProfileTest, IsAsGoodAsOneOfTheRecording) {
-  CreateIndex("first", "", client::KvStore::kKeysValues);
+  CreateIndex("first", "", v1::KV_STORE_KEYS_VALUES);
   Append("first", 0, kFirstQuery, true);
   for (int64_t step = 0; step < kLearnt; ++step) {
     Append("first", kFirstQuery + step, 1, true);
@@ -153,7 +154,7 @@ TEST_F(LiveProfileTest, IsAsGoodAsOneOfTheRecording) {
   double recall[2];
   for (const bool live : {false, true}) {
     const std::string name = live ? "live" : "recorded";
-    CreateIndex(name, name, client::KvStore::kKeys);
+    CreateIndex(name, name, v1::KV_STORE_KEYS);
     Append(name, 0, kTraceTokens, false);
     recall[live] = Recall(name);
   }
@@ -168,7 +169,7 @@ TEST_F(LiveProfileTest, IsAsGoodAsOneOfTheRecording) {
 
 TEST_F(LiveProfileTest, WithoutRopeMomentsAreAsObserved) {
   const RandomModel model(600);
-  ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+  ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
   ASSERT_TRUE(client_->CreateSequence("m", "s").ok());
   for (int layer = 0; layer < 2; ++layer) {
     const client::AppendItem item{{"m", "s"}, layer, 0, model.Keys(layer, 0, 600), {}};
@@ -185,7 +186,7 @@ TEST_F(LiveProfileTest, WithoutRopeMomentsAreAsObserved) {
 
 TEST_F(LiveProfileTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   const RandomModel model(600);
-  for (const auto& [name, store] : {std::pair("m", client::KvStore::kKeys), {"none", client::KvStore::kNone}}) {
+  for (const auto& [name, store] : {std::pair("m", v1::KV_STORE_KEYS), {"none", v1::KV_STORE_NONE}}) {
     ASSERT_TRUE(client_->CreateIndex(RandomModel::Spec(name, store)).ok());
     ASSERT_TRUE(client_->CreateSequence(name, "s").ok());
     ASSERT_TRUE(client_->CreateSequence(name, "empty").ok());

@@ -1,5 +1,6 @@
 // Making and searching the random model.
 #include "tests/client/random_model.h"
+#include "client/settings.h"
 
 #include <algorithm>
 #include <numeric>
@@ -21,17 +22,17 @@ RandomModel::RandomModel(int64_t num_tokens, uint64_t seed) {
   fill(&query, kQHeads * kHeadDim);
 }
 
-client::IndexSpec RandomModel::Spec(const std::string& name, client::KvStore store) {
-  client::IndexSpec spec;
-  spec.name = name;
-  spec.geometry = {kLayers, kQHeads, kKvHeads, kHeadDim, client::DType::kFloat32};
-  spec.sink = 16;
-  spec.local = 64;
-  spec.update_buffer = 64;
-  spec.dense_threshold = 128;
-  spec.beta = .05;  // the codes are searched, however short the zone
-  spec.scope = client::Scope::kPerQHead;
-  spec.kv_store = store;
+v1::IndexSpec RandomModel::Spec(const std::string& name, v1::KvStore store) {
+  v1::IndexSpec spec;
+  spec.set_name(name);
+  *spec.mutable_geometry() = client::MakeGeometry(kLayers, kQHeads, kKvHeads, kHeadDim, client::DType::kFloat32);
+  spec.mutable_zones()->set_sink(16);
+  spec.mutable_zones()->set_local(64);
+  spec.mutable_zones()->set_update_buffer(64);
+  spec.mutable_zones()->set_dense_threshold(128);
+  spec.mutable_retrieval()->set_beta(.05);  // the codes are searched, however short the zone
+  spec.mutable_retrieval()->set_scope(v1::SCOPE_PER_Q_HEAD);
+  spec.set_kv_store(store);
   return spec;
 }
 

@@ -17,7 +17,7 @@ struct RandomModel {
   explicit RandomModel(int64_t num_tokens, uint64_t seed = 7);
 
   // An index for it: fp32, zones small enough that 600 tokens have a zone of 512, one set for each query head.
-  static client::IndexSpec Spec(const std::string& name, client::KvStore store);
+  static v1::IndexSpec Spec(const std::string& name, v1::KvStore store);
 
   client::ConstTensor Keys(int layer, int64_t first, int64_t count) const;
   client::ConstTensor Values(int layer, int64_t first, int64_t count) const;

@@ -21,7 +21,7 @@ class RecallCliTest : public testing::Test {
   void SetUp() override {
     const auto client = server_.Connect();
     ASSERT_NE(client, nullptr);
-    ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+    ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     const RandomModel model(600);
     for (const char* id : {"s", "t"}) {
       ASSERT_TRUE(client->CreateSequence("m", id).ok());

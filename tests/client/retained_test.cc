@@ -26,14 +26,14 @@ using Positions = std::vector<std::vector<int32_t>>;
 constexpr int kLayers = RandomModel::kLayers;
 constexpr int64_t kBudget = 40, kInterval = 10, kLongest = 6000;
 
-client::IndexSpec EvictingSpec(const std::string& name, client::HeadBudget heads = client::HeadBudget::kUniform) {
-  client::IndexSpec spec = RandomModel::Spec(name, client::KvStore::kKeys);
-  client::Eviction& eviction = spec.eviction.emplace();
-  eviction.scorer.name = "keydiff";
-  eviction.budget.tokens = kBudget;
-  eviction.budget.heads = heads;
-  eviction.keep.sinks = 2;
-  eviction.interval = kInterval;
+v1::IndexSpec EvictingSpec(const std::string& name, v1::HeadBudget heads = v1::HEAD_BUDGET_UNIFORM) {
+  v1::IndexSpec spec = RandomModel::Spec(name, v1::KV_STORE_KEYS);
+  v1::EvictionSettings& eviction = *spec.mutable_eviction();
+  eviction.mutable_scorer()->set_name("keydiff");
+  eviction.mutable_budget()->set_tokens(kBudget);
+  eviction.mutable_budget()->set_heads(heads);
+  eviction.mutable_keep()->set_sinks(2);
+  eviction.set_interval(kInterval);
   return spec;
 }
 
@@ -112,8 +112,8 @@ class RetainedSetsTest : public testing::Test {
 
   void Evict(Engine* engine, int layer) {
     client::EvictRequest request = {.sequence = engine->sequence, .layer = layer};
-    request.scorer.name = Pick(2) == 0 ? "knorm" : "streaming_llm";
-    request.budget.tokens = 10 + Pick(40);
+    request.scorer.set_name(Pick(2) == 0 ? "knorm" : "streaming_llm");
+    request.budget.set_tokens(10 + Pick(40));
     request.dry_run = Pick(5) == 0;
     request.report = engine->layers[layer].wanted();
     const auto evicted = client_->Evict(request);
@@ -131,8 +131,8 @@ class RetainedSetsTest : public testing::Test {
   void Compare(const Engine& engine, int layer) {
     if (engine.behind[layer]) return;
     ++compared_;
-    client::Scorer knorm;
-    knorm.name = "knorm";
+    v1::ScorerSettings knorm;
+    knorm.set_name("knorm");
     const auto scores = client_->Score(engine.sequence, layer, knorm, {});
     ASSERT_TRUE(scores.ok()) << scores.status();
     const RetainedSets& sets = engine.layers[layer];
@@ -150,7 +150,7 @@ Server* RetainedSetsTest::server_ = nullptr;
 Client* RetainedSetsTest::client_ = nullptr;
 
 TEST_F(RetainedSetsTest, EqualTheIndexOverFiveThousandSteps) {
-  ASSERT_TRUE(client_->CreateIndex(EvictingSpec("m", client::HeadBudget::kAdaptive)).ok());
+  ASSERT_TRUE(client_->CreateIndex(EvictingSpec("m", v1::HEAD_BUDGET_ADAPTIVE)).ok());
   const Transport transports[] = {Transport::kBlocking, Transport::kSharedMemory, Transport::kAuto};
   for (int i = 0; i < 3; ++i) streams_[i] = *client_->OpenDecodeStream(transports[i]);
   ASSERT_EQ(streams_[2]->transport(), Transport::kSharedMemory) << streams_[2]->fallback();
@@ -250,8 +250,8 @@ TEST_F(RetainedSetsTest, WhatAnotherCallerEvictsIsNoticed) {
   for (int i = 0; i < 30; ++i) ASSERT_TRUE(append());
   EXPECT_EQ(sets.heads()[0].size(), 30u);
   client::EvictRequest other = {.sequence = engine.sequence};
-  other.scorer.name = "streaming_llm";
-  other.budget.tokens = 12;
+  other.scorer.set_name("streaming_llm");
+  other.budget.set_tokens(12);
   ASSERT_TRUE(client_->Evict(other).ok());
   EXPECT_FALSE(append());
   EXPECT_EQ(sets.wanted(), RetainedReport::kKept);

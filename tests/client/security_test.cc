@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "client/settings.h"
 #include "tests/certificates.h"
 #include "tests/client/process.h"
 
@@ -40,9 +41,9 @@ class SecurityTest : public ::testing::Test {
   }
   // One append and one question by a stream of that kind.
   static void ExpectSteps(Client& client, const std::string& index, Transport transport) {
-    client::IndexSpec spec;
-    spec.name = index;
-    spec.geometry = {1, 2, 1, 64, client::DType::kFloat32};
+    v1::IndexSpec spec;
+    spec.set_name(index);
+    *spec.mutable_geometry() = client::MakeGeometry(1, 2, 1, 64, client::DType::kFloat32);
     ASSERT_TRUE(client.CreateIndex(spec).status().ok());
     const auto sequence = client.CreateSequence(index, "s");
     ASSERT_TRUE(sequence.ok()) << sequence.status();

@@ -70,18 +70,18 @@ class ShardedTest : public testing::Test {
     return shards;
   }
   // Sink 64, local 96, zones in steps of 64.
-  static client::IndexSpec Spec(int local = 96, int dense_threshold = 256) {
-    client::IndexSpec spec = RandomModel::Spec(absl::StrCat("m", ++indexes_), client::KvStore::kKeysValues);
-    spec.sink = 64;
-    spec.local = local;
-    spec.dense_threshold = dense_threshold;
+  static v1::IndexSpec Spec(int local = 96, int dense_threshold = 256) {
+    v1::IndexSpec spec = RandomModel::Spec(absl::StrCat("m", ++indexes_), v1::KV_STORE_KEYS_VALUES);
+    spec.mutable_zones()->set_sink(64);
+    spec.mutable_zones()->set_local(local);
+    spec.mutable_zones()->set_dense_threshold(dense_threshold);
     return spec;
   }
   // The same on one node, of the index's name and ".one".
-  static client::Sequence OneNode(client::IndexSpec spec, const RandomModel& model, int64_t tokens) {
-    spec.name += ".one";
+  static client::Sequence OneNode(v1::IndexSpec spec, const RandomModel& model, int64_t tokens) {
+    spec.mutable_name()->append(".one");
     EXPECT_TRUE(clients_[0]->CreateIndex(spec).ok());
-    const client::Sequence one = *clients_[0]->CreateSequence(spec.name, "one");
+    const client::Sequence one = *clients_[0]->CreateSequence(spec.name(), "one");
     EXPECT_TRUE(clients_[0]->AppendStream({{one, 1, 0, model.Keys(1, 0, tokens), model.Values(1, 0, tokens)}}).ok());
     return one;
   }
@@ -115,9 +115,9 @@ TEST_F(ShardedTest, ExactAnswersAreThoseOfOneNode) {
   for (int round = 0; round < 15; ++round) {
     const int shards = 1 + round % 5, run = pick({64, 128, 192, 256}), local = pick({0, 1, 96, 300});
     const int64_t tokens = pick({1, 63, 65, 255, 256, 500, 777, 1200});
-    const client::IndexSpec spec = Spec(local, pick({0, 256}));
+    const v1::IndexSpec spec = Spec(local, pick({0, 256}));
     SCOPED_TRACE(absl::StrCat("round ", round, ": ", shards, " shards, runs of ", run, ", local ", local, ", ", tokens,
-                              " tokens, dense below ", *spec.dense_threshold));
+                              " tokens, dense below ", spec.zones().dense_threshold()));
     const RandomModel model(tokens, round);
     const client::Sequence one = OneNode(spec, model, tokens);
     const auto made = ShardedSequence::Create(Shards(shards), spec, "s", {.run = run});
@@ -125,13 +125,15 @@ TEST_F(ShardedTest, ExactAnswersAreThoseOfOneNode) {
     const int64_t first = static_cast<int64_t>(random() % tokens);
     if (first > 0) Append(made->get(), model, 0, first);
     Append(made->get(), model, first, tokens);
-    for (const client::Scope scope : {client::Scope::kPerQHead, client::Scope::kPerKvHead}) {
-      client::Selector selector;
-      selector.top_k = pick({1, 7, 100, 2000});
-      selector.exact = selector.with_scores = true;
-      selector.scope = scope;
-      if (scope == client::Scope::kPerKvHead) selector.gqa_reduce = client::GqaReduce::kMax;
-      const client::Attention attention = {.with_positions = true};
+    for (const v1::Scope scope : {v1::SCOPE_PER_Q_HEAD, v1::SCOPE_PER_KV_HEAD}) {
+      v1::Selector selector;
+      selector.set_top_k(pick({1, 7, 100, 2000}));
+      selector.set_exact(true);
+      selector.set_with_scores(true);
+      selector.set_scope(scope);
+      if (scope == v1::SCOPE_PER_KV_HEAD) selector.set_gqa_reduce(v1::GQA_REDUCE_MAX);
+      v1::Attention attention;
+      attention.set_with_positions(true);
       const auto want = clients_[0]->Attend({{one, 1, model.Query()}}, selector, attention);
       const auto got = (*made)->Attend(1, model.Query(), selector, attention);
       ASSERT_TRUE(want.ok() && got.ok()) << want.status() << got.status();
@@ -161,9 +163,9 @@ TEST_F(ShardedTest, TiesGoToTheLowestPosition) {
   }
   const auto made = *ShardedSequence::Create(Shards(3), Spec(), "s", {.run = 64});
   Append(made.get(), model, 0, 600);
-  client::Selector selector;
-  selector.top_k = 100;
-  selector.exact = true;
+  v1::Selector selector;
+  selector.set_top_k(100);
+  selector.set_exact(true);
   const auto found = made->Retrieve(1, model.Query(), selector);
   ASSERT_TRUE(found.ok()) << found.status();
   for (int s = 0; s < found->num_sets; ++s) {
@@ -180,12 +182,12 @@ TEST_F(ShardedTest, StepsAppendAndAttend) {
   client::ShardedStep step;
   step.layer = 1;
   step.queries = model.Query();
-  step.selector.top_k = 1000;
+  step.selector.set_top_k(1000);
   absl::StatusOr<Attended> answer;
   for (int64_t p = 380; p < 420; ++p) {
     step.position = p;
     step.keys = model.Keys(1, p, 1), step.values = model.Values(1, p, 1);
-    step.selector.exact = p % 2 == 0;
+    step.selector.set_exact(p % 2 == 0);
     answer = made->Step(step);
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->num_tokens, p + 1);
@@ -201,16 +203,18 @@ TEST_F(ShardedTest, StepsAppendAndAttend) {
 // By the index: the whole's best are chosen, then attended, and the tail is counted in as on one node.
 TEST_F(ShardedTest, ChosenFirstAsManyTokensAreAttendedAsOnOneNode) {
   const RandomModel model(1500);
-  const client::IndexSpec spec = Spec();
+  const v1::IndexSpec spec = Spec();
   const client::Sequence one = OneNode(spec, model, 1500);
   for (const bool choose_first : {true, false}) {
     const auto made =
         *ShardedSequence::Create(Shards(3), spec, choose_first ? "c" : "s", {.run = 128, .choose_first = choose_first});
     Append(made.get(), model, 0, 1500);
-    client::Selector selector;
-    selector.top_k = 64;
+    v1::Selector selector;
+    selector.set_top_k(64);
     const auto node = clients_[0]->Attend({{one, 1, model.Query()}}, selector, {})->answers[0];
-    const auto got = made->Attend(1, model.Query(), selector, {.with_positions = true});
+    v1::Attention attention;
+    attention.set_with_positions(true);
+    const auto got = made->Attend(1, model.Query(), selector, attention);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_TRUE(got->tail);
     EXPECT_EQ(got->path, client::Path::kIndex);
@@ -227,7 +231,7 @@ TEST_F(ShardedTest, ChosenFirstAsManyTokensAreAttendedAsOnOneNode) {
 
 TEST_F(ShardedTest, ForksTruncatesReopensAndDeletes) {
   const RandomModel model(700), other(700, 8);
-  const client::IndexSpec spec = Spec();
+  const v1::IndexSpec spec = Spec();
   const ShardedOptions options = {.run = 128};
   const auto made = *ShardedSequence::Create(Shards(5), spec, "s", options);
   Append(made.get(), model, 0, 700);
@@ -257,38 +261,38 @@ TEST_F(ShardedTest, ForksTruncatesReopensAndDeletes) {
   EXPECT_TRUE((*fork)->Delete().ok());
   ASSERT_TRUE(made->Delete().ok());
   EXPECT_TRUE(absl::IsNotFound(ShardedSequence::Open(Shards(5), spec, "s", options).status()));
-  EXPECT_TRUE(clients_[0]->ListSequences(spec.name)->empty());
-  for (client::Client* client : Shards(3)) EXPECT_TRUE(client->ListSequences(spec.name + ".rest")->empty());
+  EXPECT_TRUE(clients_[0]->ListSequences(spec.name())->empty());
+  for (client::Client* client : Shards(3)) EXPECT_TRUE(client->ListSequences(spec.name() + ".rest")->empty());
 }
 
 TEST_F(ShardedTest, WhatCannotBeIsRefused) {
-  const auto field = [&](const std::function<void(client::IndexSpec*)>& change, ShardedOptions options = {}) {
-    client::IndexSpec spec = Spec();
+  const auto field = [&](const std::function<void(v1::IndexSpec*)>& change, ShardedOptions options = {}) {
+    v1::IndexSpec spec = Spec();
     change(&spec);
     return client::FieldOf(ShardedSequence::Create(Shards(2), spec, "s", options).status());
   };
-  const auto nothing = [](client::IndexSpec*) {};
+  const auto nothing = [](v1::IndexSpec*) {};
   EXPECT_EQ(client::FieldOf(ShardedSequence::Create({}, Spec(), "s").status()), "shards");
   EXPECT_EQ(field(nothing, {.run = 100}), "run");
-  EXPECT_EQ(field([](auto* s) { s->sink = 16; }), "zones.sink");
-  EXPECT_EQ(field([](auto* s) { s->sink = 128; }, {.run = 64}), "zones.sink");
-  EXPECT_EQ(field([](auto* s) { s->update_buffer = 100; }), "zones.update_buffer");
-  EXPECT_EQ(field([](auto* s) { s->local = -1; }), "zones.local");
-  EXPECT_EQ(field([](auto* s) { s->centre_window = 128; }), "codec.centre_window");
-  EXPECT_EQ(field([](auto* s) { s->subspace.emplace(); }), "subspace");
-  EXPECT_EQ(field([](auto* s) { s->eviction.emplace(); }), "eviction");
+  EXPECT_EQ(field([](auto* s) { s->mutable_zones()->set_sink(16); }), "zones.sink");
+  EXPECT_EQ(field([](auto* s) { s->mutable_zones()->set_sink(128); }, {.run = 64}), "zones.sink");
+  EXPECT_EQ(field([](auto* s) { s->mutable_zones()->set_update_buffer(100); }), "zones.update_buffer");
+  EXPECT_EQ(field([](auto* s) { s->mutable_zones()->set_local(-1); }), "zones.local");
+  EXPECT_EQ(field([](auto* s) { s->mutable_codec()->set_centre_window(128); }), "codec.centre_window");
+  EXPECT_EQ(field([](auto* s) { s->mutable_subspace(); }), "subspace");
+  EXPECT_EQ(field([](auto* s) { s->mutable_eviction(); }), "eviction");
 
-  const client::IndexSpec spec = Spec();
+  const v1::IndexSpec spec = Spec();
   const RandomModel model(300);
   const auto made = *ShardedSequence::Create(Shards(2), spec, "s", {.run = 64});
-  client::IndexSpec wider = spec;
-  wider.geometry.head_dim = 128;
+  v1::IndexSpec wider = spec;
+  wider.mutable_geometry()->set_head_dim(128);
   EXPECT_EQ(client::FieldOf(ShardedSequence::Create(Shards(2), wider, "t").status()), "geometry.head_dim");
   EXPECT_TRUE(absl::IsAlreadyExists(ShardedSequence::Create(Shards(2), spec, "s").status()));
   Append(made.get(), model, 0, 300);
-  client::Selector mass, summed;
-  mass.mass_p.emplace();
-  summed.scope = client::Scope::kPerKvHead;
+  v1::Selector mass, summed;
+  mass.mutable_mass_p();
+  summed.set_scope(v1::SCOPE_PER_KV_HEAD);
   EXPECT_EQ(client::FieldOf(made->Retrieve(1, model.Query(), mass).status()), "selector.mass_p");
   EXPECT_EQ(client::FieldOf(made->Attend(1, model.Query(), summed).status()), "selector.gqa_reduce");
   EXPECT_EQ(client::FieldOf(made->Attend(2, model.Query(), {}).status()), "layer");
@@ -299,12 +303,12 @@ TEST_F(ShardedTest, WhatCannotBeIsRefused) {
 
 // One shard has no memory for its part: the others' stays, and the same append sets it right.
 TEST_F(ShardedTest, AFailedAppendIsRepeated) {
-  client::IndexSpec spec = Spec();
-  spec.memory_limit_bytes = 4 << 20;
+  v1::IndexSpec spec = Spec();
+  spec.set_memory_limit_bytes(4 << 20);
   const RandomModel model(2400), other(64, 9);
   const auto made = *ShardedSequence::Create(Shards(2), spec, "s", {.run = 64});
   Append(made.get(), model, 0, 200);
-  const client::Sequence hog = *clients_[1]->CreateSequence(spec.name + ".rest", "hog");
+  const client::Sequence hog = *clients_[1]->CreateSequence(spec.name() + ".rest", "hog");
   absl::Status full;
   for (int64_t at = 0; full.ok() && at < 8000; at += 64) {
     full = clients_[1]->Append({hog, 1, at, other.Keys(1, 0, 64), other.Values(1, 0, 64)}).status();
@@ -326,19 +330,19 @@ TEST_F(ShardedTest, AFailedAppendIsRepeated) {
   const auto length = append();
   ASSERT_TRUE(length.ok()) << length.status();
   EXPECT_EQ(*length, 2400);
-  client::Selector all;
-  all.top_k = 3000;
-  all.exact = true;
+  v1::Selector all;
+  all.set_top_k(3000);
+  all.set_exact(true);
   const auto answer = made->Attend(1, model.Query(), all);
   ASSERT_TRUE(answer.ok()) << answer.status();
-  spec.memory_limit_bytes = 0;
+  spec.set_memory_limit_bytes(0);
   ExpectNear(*answer, clients_[0]->Attend({{OneNode(spec, model, 2400), 1, model.Query()}}, all, {})->answers[0]);
 }
 
 // Another's tokens on one shard alone, as an append that failed elsewhere leaves them: a truncation takes them away.
 TEST_F(ShardedTest, AGapIsTruncatedAway) {
   const RandomModel model(400);
-  const client::IndexSpec spec = Spec();
+  const v1::IndexSpec spec = Spec();
   const auto made = *ShardedSequence::Create(Shards(2), spec, "s", {.run = 64});
   Append(made.get(), model, 0, 200);  // 128 rows on shard 0, 72 on shard 1
   ASSERT_TRUE(clients_[0]->Append({made->handles()[0], 1, 128, model.Keys(1, 0, 10), model.Values(1, 0, 10)}).ok());
@@ -358,8 +362,8 @@ TEST(ShardedLossTest, ADeadShardIsNamed) {
   const auto first = living.Connect();
   const auto second = *client::Client::Connect(dying.endpoint());  // does not wait for a server that is gone
   ASSERT_NE(first, nullptr);
-  client::IndexSpec spec = RandomModel::Spec("m", client::KvStore::kKeysValues);
-  spec.sink = 0;
+  v1::IndexSpec spec = RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES);
+  spec.mutable_zones()->set_sink(0);
   const std::vector<client::Client*> shards = {first.get(), second.get()};
   const RandomModel model(400);
   const auto made = *ShardedSequence::Create(shards, spec, "s", {.run = 64});

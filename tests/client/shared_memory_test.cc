@@ -28,7 +28,7 @@ constexpr int kHeldTokens = 600;
 struct ServedSequence {
   explicit ServedSequence(const std::vector<std::string>& flags = {}, const client::Options& options = {})
       : server(flags), client(server.Connect(options)) {
-    EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+    EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     sequence = *client->CreateSequence("m", "s");
   }
   // Appends `tokens` at the beginning.

@@ -125,8 +125,8 @@ TEST_F(SubspaceCliTest, RanksFollowFromAnEnergyShare) {
   EXPECT_EQ(created["subspace_energy"], .9);
   EXPECT_EQ(SeineJson("index get energy")["subspace_key_rank"], keys);
   const auto client = server_->Connect();
-  EXPECT_EQ(client->GetIndex("energy")->spec.subspace->energy, .9);
-  EXPECT_FALSE(client->GetIndex("m")->spec.subspace->energy);
+  EXPECT_EQ(client->GetIndex("energy")->spec().subspace().energy(), .9);
+  EXPECT_FALSE(client->GetIndex("m")->spec().subspace().has_energy());
   // The largest that any layer of the profile needs.
   SeineJson("subspace calibrate energy %all --profile smollm2-135m --carried-to 32768 --energy .9");
   const auto all = TensorFile::Open(folder_->Path("all"));
@@ -251,7 +251,7 @@ TEST_F(SubspaceCliTest, TheClientReadsRanges) {
   ASSERT_TRUE(layer.ok());
   layer->bases.keys.pop_back();
   EXPECT_EQ(client->LoadBasis({"m", "s"}, 0, layer->bases).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(client->GetIndex("m")->spec.subspace->frame, client::KeyFrame::kPreRope);
+  EXPECT_EQ(client->GetIndex("m")->spec().subspace().frame(), v1::KEY_FRAME_PRE_ROPE);
   EXPECT_EQ(client->DescribeHead({"m", "s"}, 0, 0)->subspace->low_rank_tokens, 192);
   EXPECT_FALSE(client->DescribeHead({"plain", "s"}, 0, 0)->subspace);
 }

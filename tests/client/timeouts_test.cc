@@ -21,7 +21,7 @@ TEST(Timeouts, HugeOnesHaveNoEnd) {
     const auto client = server.Connect(options);
     ASSERT_NE(client, nullptr);
     EXPECT_TRUE(client->GetServerInfo().ok());
-    ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+    ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     const client::Sequence sequence = *client->CreateSequence("m", "s");
     int64_t position = 0;
     for (const Transport transport : {Transport::kBlocking, Transport::kPolling, Transport::kSharedMemory}) {

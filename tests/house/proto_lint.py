@@ -113,8 +113,15 @@ class File:
             self.enum(name)
         elif kind == "service":
             self.service(name)
+        elif kind == "extend" and name.startswith("google.protobuf."):
+            self.used.add("Descriptor")
+            self.body(self.extension)
         else:
             raise ValueError(f"{self.name}: cannot read '{' '.join(tokens)}'")
+
+    def extension(self, tokens, end):
+        self.declared.add(tokens[tokens.index("=") - 1])
+        self.field(tokens, end)
 
     def field(self, tokens, end):
         if tokens[0] in ("message", "enum") and end == "{":
@@ -126,6 +133,7 @@ class File:
             declaration = tokens[: tokens.index("=")]
             self.expect(LOWER_SNAKE, declaration[-1], "field")
             self.used.update(declaration[:-1])
+            self.used.update(after for before, after in zip(tokens, tokens[1:]) if before == "(")  # options of extensions
 
     def enum(self, name):
         self.expect(PASCAL, name, "enum")

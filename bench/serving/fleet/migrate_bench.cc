@@ -18,6 +18,7 @@
 #include "bench/serving/server_process.h"
 #include "client/fleet/fleet_client.h"
 #include "client/fleet/migration.h"
+#include "client/settings.h"
 
 namespace seine::bench {
 namespace {
@@ -163,10 +164,11 @@ class MigrateBench {
 
  private:
   absl::Status Fill(int64_t num_keys) {
-    client::IndexSpec spec;
-    spec.name = kIndex;
-    spec.geometry = {1, o_.num_kv_heads, o_.num_kv_heads, o_.head_dim, client::DType::kFloat16};
-    spec.kv_store = client::KvStore::kKeysValues;
+    v1::IndexSpec spec;
+    spec.set_name(kIndex);
+    *spec.mutable_geometry() =
+        client::MakeGeometry(1, o_.num_kv_heads, o_.num_kv_heads, o_.head_dim, client::DType::kFloat16);
+    spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
     for (const auto& client : clients_) {
       if (auto made = client->CreateIndex(spec); !made.ok()) return made.status();
     }

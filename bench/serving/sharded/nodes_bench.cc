@@ -14,6 +14,7 @@
 #include "bench/serving/service_bench.h"
 #include "bench/serving/sharded/counting_relay.h"
 #include "client/client.h"
+#include "client/settings.h"
 #include "client/sharded/merge.h"
 
 namespace seine::bench {
@@ -68,7 +69,7 @@ class NodesBench {
     }
     const auto info = nodes_[0].client->GetIndex(kIndex);
     if (!info.ok()) return info.status();
-    point.token_bytes = static_cast<double>(info->code_bytes + info->store_bytes) / static_cast<double>(num_keys);
+    point.token_bytes = static_cast<double>(info->code_bytes() + info->store_bytes()) / static_cast<double>(num_keys);
     for (Node& node : nodes_) {
       node.stream.reset();
       if (absl::Status s = node.client->DeleteIndex(kIndex); !s.ok()) return s;
@@ -84,10 +85,11 @@ class NodesBench {
   }
 
   absl::Status Fill(Node* node, int64_t num_keys) {
-    client::IndexSpec spec;
-    spec.name = kIndex;
-    spec.geometry = {1, o_.num_kv_heads * o_.group, o_.num_kv_heads, o_.head_dim, client::DType::kFloat16};
-    spec.kv_store = client::KvStore::kKeysValues;
+    v1::IndexSpec spec;
+    spec.set_name(kIndex);
+    *spec.mutable_geometry() =
+        client::MakeGeometry(1, o_.num_kv_heads * o_.group, o_.num_kv_heads, o_.head_dim, client::DType::kFloat16);
+    spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
     if (auto made = node->client->CreateIndex(spec); !made.ok()) return made.status();
     auto sequence = node->client->CreateSequence(kIndex, "text");
     if (!sequence.ok()) return sequence.status();
@@ -111,9 +113,9 @@ class NodesBench {
                    {&tokens_.queries[(i % o_.steps) * tokens_.query_bytes],
                     client::DType::kFloat16,
                     {o_.num_kv_heads * o_.group, o_.head_dim}}}};
-    step.selector.top_k = o_.top_k;
-    step.selector.scope = client::Scope::kPerQHead;
-    step.attention = client::Attention{};
+    step.selector.set_top_k(o_.top_k);
+    step.selector.set_scope(v1::SCOPE_PER_Q_HEAD);
+    step.attention = v1::Attention{};
     return step;
   }
 

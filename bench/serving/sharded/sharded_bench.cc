@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/inputs/dataset.h"
 #include "bench/report/progress.h"
+#include "client/settings.h"
 #include "client/sharded/sharded_sequence.h"
 
 namespace seine::bench {
@@ -71,16 +72,17 @@ absl::StatusOr<LayerTokens> Load(const ShardedBenchOptions& o) {
   return out;
 }
 
-client::IndexSpec SpecOf(const LayerTokens& layer, const std::string& name) {
-  client::IndexSpec spec;
-  spec.name = name;
+v1::IndexSpec SpecOf(const LayerTokens& layer, const std::string& name) {
+  v1::IndexSpec spec;
+  spec.set_name(name);
   const DatasetInfo& info = layer.info;
-  spec.geometry = {1, layer.q_heads(), info.num_kv_heads, info.head_dim, layer.Tensor(layer.keys).dtype};
-  spec.sink = 64;
-  spec.local = 512;
-  spec.update_buffer = 64;
-  spec.kv_store = client::KvStore::kKeysValues;
-  spec.codec = "rsq";
+  *spec.mutable_geometry() =
+      client::MakeGeometry(1, layer.q_heads(), info.num_kv_heads, info.head_dim, layer.Tensor(layer.keys).dtype);
+  spec.mutable_zones()->set_sink(64);
+  spec.mutable_zones()->set_local(512);
+  spec.mutable_zones()->set_update_buffer(64);
+  spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
+  spec.mutable_codec()->set_name("rsq");
   return spec;
 }
 
@@ -133,10 +135,10 @@ class OneNode {
   absl::StatusOr<Attended> Attend(int64_t question, int top_k, bool exact) {
     client::DecodeStep step;
     step.items = {{sequence_, 0, layer_->Query(question)}};
-    step.selector.top_k = top_k;
-    step.selector.exact = exact;
-    step.selector.scope = client::Scope::kPerQHead;
-    step.attention = client::Attention{};
+    step.selector.set_top_k(top_k);
+    step.selector.set_exact(exact);
+    step.selector.set_scope(v1::SCOPE_PER_Q_HEAD);
+    step.attention = v1::Attention{};
     client::DecodeAnswer answer;
     absl::Status status = stream_->Write(step);
     if (status.ok()) status = stream_->Read(&answer);
@@ -156,9 +158,10 @@ class OneNode {
 // One question, asked in every way.
 absl::Status Ask(const ShardedBenchOptions& o, const LayerTokens& layer, int64_t i, OneNode* node,
                  client::ShardedSequence* striped, ShardedPoint* point) {
-  client::Selector selector, exact;
-  selector.top_k = exact.top_k = o.top_k;
-  exact.exact = true;
+  v1::Selector selector, exact;
+  selector.set_top_k(o.top_k);
+  exact.set_top_k(o.top_k);
+  exact.set_exact(true);
   const auto got = Timed(&point->step_us, [&] { return striped->Attend(0, layer.Query(i), selector); });
   if (!got.ok()) return got.status();
   const auto found = Timed(&point->exact_us, [&] { return striped->Attend(0, layer.Query(i), exact); });
@@ -199,7 +202,7 @@ absl::StatusOr<ShardedBenchResult> MeasureSharded(const ShardedBenchOptions& o) 
   for (const int count : o.shards) {
     std::vector<client::Client*> shards;
     for (int s = 0; s < count; ++s) shards.push_back(servers[s % servers.size()].get());
-    const client::IndexSpec spec = SpecOf(*layer, absl::StrCat("bench-", count));
+    const v1::IndexSpec spec = SpecOf(*layer, absl::StrCat("bench-", count));
     auto striped =
         client::ShardedSequence::Create(shards, spec, absl::StrCat("s", count),
                                         {.run = o.run, .full_top_k = o.full_top_k, .choose_first = o.choose_first});
@@ -216,7 +219,8 @@ absl::StatusOr<ShardedBenchResult> MeasureSharded(const ShardedBenchOptions& o) 
       *sum /= static_cast<double>(layer->questions);
     if (absl::Status s = (*striped)->Delete(); !s.ok()) return s;
     for (client::Client* shard : shards) {
-      for (const char* rest : {"", ".rest"}) shard->DeleteIndex(spec.name + rest).IgnoreError();  // some have one alone
+      for (const char* rest : {"", ".rest"})
+        shard->DeleteIndex(spec.name() + rest).IgnoreError();  // some have one alone
     }
   }
   if (absl::Status s = servers[0]->DeleteIndex("bench-one"); !s.ok()) return s;

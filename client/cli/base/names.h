@@ -19,15 +19,8 @@ struct NameTable {
 };
 
 inline constexpr NameTable<client::DType> kDTypeNames{"DType"};
-inline constexpr NameTable<client::Scope> kScopeNames{"Scope"};
-inline constexpr NameTable<client::GqaReduce> kReduceNames{"GqaReduce"};
-inline constexpr NameTable<client::Coarse> kCoarseNames{"Coarse"};
-inline constexpr NameTable<client::Centre> kCentreNames{"Centre"};
-inline constexpr NameTable<client::RopeStyle> kRopeStyleNames{"RopeStyle"};
-inline constexpr NameTable<client::KvStore> kKvStoreNames{"KvStore"};
 inline constexpr NameTable<client::RetainedReport> kReportNames{"RetainedReport"};
 inline constexpr NameTable<client::KeyFrame> kKeyFrameNames{"KeyFrame"};
-inline constexpr NameTable<client::HeadBudget> kHeadBudgetNames{"HeadBudget"};
 inline constexpr NameTable<client::Path> kPathNames{"Path"};
 
 template <typename Enum>
@@ -35,17 +28,22 @@ std::string NameOf(const NameTable<Enum>& table, Enum value) {
   return SpellValue(table.type, static_cast<int>(value));  // client enums carry the wire's numbers (convert.cc)
 }
 
-// Takes any spelling of a value on the command line; another text is an error that lists the values.
-template <typename Enum>
-CLI::Validator Names(const NameTable<Enum>& table) {
+// Takes any spelling of a value of the wire's enum `type` on the command line; another text is an error that lists the
+// values.
+inline CLI::Validator Names(const std::string& type) {
   return CLI::Validator(
-      [type = table.type](std::string& input) -> std::string {
+      [type](std::string& input) -> std::string {
         const int number = FindValue(type, input);
         if (number == 0) return "must be one of " + ListValues(type) + ", not " + input;
         input = std::to_string(number);
         return "";
       },
       "");
+}
+
+template <typename Enum>
+CLI::Validator Names(const NameTable<Enum>& table) {
+  return Names(std::string(table.type));
 }
 
 // Takes a number in [low, high]; CLI11's own Range lets a NaN pass.

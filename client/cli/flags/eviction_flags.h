@@ -6,38 +6,25 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "client/cli/base/output.h"
-#include "client/types.h"
+#include "client/cli/flags/field_flags.h"
+#include "seine/v1/index_service.pb.h"
 
 namespace seine::cli {
 
-// What the flags of a settings group have in common.
-struct FlagGroup {
-  CLI::App* command = nullptr;
-  std::string prefix = "--";
-  std::string name = "";         // of the group in --help; empty: the usual one
-  CLI::Option* needs = nullptr;  // the flag without which the others say nothing; nullptr: none
-
-  // Marks a flag that was just added.
-  void Join(CLI::Option* option) const;
-};
-
-// `scorer`, `budget` and `keep` tell where a flag's value goes, and are called when one is given.
-void AddScorerFlags(const FlagGroup& group, const std::function<client::Scorer*()>& scorer);
-void AddBudgetFlags(const FlagGroup& group, const std::function<client::Budget*()>& budget);  // but for its size
-void AddKeepFlags(const FlagGroup& group, const std::function<client::Keep*()>& keep);        // without positions
+// Each option of scorers (profile/scorer_list.h): which have it, what it says, and its default. `scorer` is called when
+// one is given.
+void AddScorerFlags(const FlagGroup& group, const std::function<v1::ScorerSettings*()>& scorer);
 
 // The --evict- flags of `index create`. `filters`: the file to read with ReadEvictFilters once all flags are known.
-void AddEvictionFlags(CLI::App* create, client::IndexSpec* spec, std::string* filters);
-absl::Status ReadEvictFilters(const std::string& path, client::IndexSpec* spec);
+void AddEvictionFlags(CLI::App* create, v1::IndexSpec* spec, std::string* filters);
+absl::Status ReadEvictFilters(const std::string& path, v1::IndexSpec* spec);
 
 // Adds "evict_" and the flag's name of each setting, of the scorer's options those that it has; null without eviction.
-void AddEvictionFields(const std::optional<client::Eviction>& eviction, Json* json);
+void AddEvictionFields(const v1::EvictionSettings* eviction, Json* json);
 
 }  // namespace seine::cli
 

@@ -1,20 +1,15 @@
-// Subspaces' settings as flags of `seine index create`, and as fields of what describes an index.
+// Subspaces' settings as flags of `seine index create`.
 #ifndef SEINE_CLIENT_CLI_FLAGS_SUBSPACE_OPTIONS_H_
 #define SEINE_CLIENT_CLI_FLAGS_SUBSPACE_OPTIONS_H_
 
 #include <CLI/CLI.hpp>
-#include <optional>
 
-#include "client/cli/base/output.h"
-#include "client/types.h"
+#include "seine/v1/index_service.pb.h"
 
 namespace seine::cli {
 
 // `spec` must last until the command has run. Sets the command's parse_complete_callback.
-void AddSubspaceOptions(CLI::App* create, client::IndexSpec* spec);
-
-// Adds "subspace_" and the flag's name of each setting; null without subspaces.
-void AddSubspaceFields(const std::optional<client::Subspace>& subspace, Json* json);
+void AddSubspaceOptions(CLI::App* create, v1::IndexSpec* spec);
 
 }  // namespace seine::cli
 

@@ -10,14 +10,14 @@ namespace seine::cli {
 
 absl::StatusOr<Profile> CalibrateLive(const LiveOptions& options, client::Client* client,
                                       const std::function<void(int64_t done, int64_t total)>& progress) {
-  const absl::StatusOr<client::IndexInfo> index = client->GetIndex(options.index);
+  const absl::StatusOr<v1::IndexInfo> index = client->GetIndex(options.index);
   if (!index.ok()) return index.status();
   std::vector<client::Sequence> sequences;
   for (const std::string& id : options.sequences) sequences.push_back({options.index, id});
 
-  const client::IndexSpec& spec = index->spec;
+  const v1::IndexSpec& spec = index->spec();
   Profile profile;
-  for (int layer = 0; layer < spec.geometry.num_layers; ++layer) {
+  for (int layer = 0; layer < spec.geometry().num_layers(); ++layer) {
     absl::StatusOr<Profile> measured = client->MeasureProfile(sequences, layer);
     if (!measured.ok()) return measured.status();
     if (layer == 0) {
@@ -27,16 +27,17 @@ absl::StatusOr<Profile> CalibrateLive(const LiveOptions& options, client::Client
       profile.query_tokens = std::min(profile.query_tokens, measured->query_tokens);
       profile.layers.push_back(std::move(measured->layers[0]));
     }
-    progress(layer + 1, spec.geometry.num_layers);
+    progress(layer + 1, spec.geometry().num_layers());
   }
-  profile.model = spec.model;
+  profile.model = spec.model();
   profile.licence = options.licence.empty() ? "unstated" : options.licence;
   for (const std::string& id : options.sequences) {
     profile.texts.push_back(absl::StrCat("sequence ", id, " of index ", options.index));
   }
+  const v1::Rope& stated = spec.geometry().rope();
   Rope rope;
-  rope.style = spec.rope.style == client::RopeStyle::kInterleaved ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
-  rope.inv_freq = spec.rope.inv_freq;
+  rope.style = stated.style() == v1::ROPE_STYLE_INTERLEAVED ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
+  rope.inv_freq.assign(stated.inv_freq().begin(), stated.inv_freq().end());
   profile.rope_style = rope.style;
   profile.rope_json = RopeJson(rope);
   return profile;

@@ -24,13 +24,13 @@ absl::StatusOr<TensorFile::Tensor> ChooseTensor(const TensorFile& file, const st
 
 }  // namespace
 
-absl::StatusOr<Queries> ReadQueries(const VectorSource& source, const client::Geometry& geometry) {
+absl::StatusOr<Queries> ReadQueries(const VectorSource& source, const v1::Geometry& geometry) {
   const absl::StatusOr<TensorFile> file = TensorFile::Read(source.path);
   if (!file.ok()) return FileError(file.status());
   const absl::StatusOr<TensorFile::Tensor> tensor = ChooseTensor(*file, source.tensor);
   if (!tensor.ok()) return tensor.status();
 
-  const int64_t heads = geometry.num_q_heads, dim = geometry.head_dim;
+  const int64_t heads = geometry.num_q_heads(), dim = geometry.head_dim();
   const std::string shape = absl::StrCat("[", absl::StrJoin(tensor->shape, ", "), "]");
   std::vector<int64_t> rest = tensor->shape;  // what is left of the shape once a row is taken
   int64_t row = 0;

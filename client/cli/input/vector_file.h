@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/types.h"
+#include "seine/v1/index_service.pb.h"
 
 namespace seine::cli {
 
@@ -26,7 +27,7 @@ struct Queries {
 
 // Shapes taken: [num_q_heads, head_dim]; [rows, num_q_heads, head_dim] with a row; [head_dim], or [rows, head_dim] with
 // a row, with a head. Errors name the file or the flag and are FileError or UsageError.
-absl::StatusOr<Queries> ReadQueries(const VectorSource& source, const client::Geometry& geometry);
+absl::StatusOr<Queries> ReadQueries(const VectorSource& source, const v1::Geometry& geometry);
 
 }  // namespace seine::cli
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/base/names.h"
 #include "client/cli/commands.h"
+#include "client/cli/flags/selector_flags.h"
 #include "client/cli/live/ask.h"
 
 namespace seine::cli {
@@ -16,19 +17,8 @@ struct RecallArguments {
   std::string index, sequence;
   std::vector<int> layers;
   int samples = 200;
-  client::Selector selector;
+  v1::Selector selector;
 };
-
-Json SelectorToJson(const client::Selector& selector) {
-  Json json = Json::object();
-  if (selector.top_k) json["top_k"] = *selector.top_k;
-  if (selector.scope != client::Scope::kDefault) json["scope"] = static_cast<int>(selector.scope);
-  if (selector.gqa_reduce != client::GqaReduce::kDefault) json["gqa_reduce"] = static_cast<int>(selector.gqa_reduce);
-  if (selector.beta) json["beta"] = *selector.beta;
-  if (selector.recall_target) json["recall_target"] = *selector.recall_target;
-  if (selector.refine) json["refine"] = *selector.refine;
-  return json;
-}
 
 // A head of the answer; predicted_recall is null where the codec makes no prediction.
 Json HeadToJson(const Json& head) {
@@ -98,7 +88,7 @@ absl::Status Recall(const Session& session, const RecallArguments& arguments) {
                         {"sequence", arguments.sequence},
                         {"layers", arguments.layers},
                         {"samples", arguments.samples},
-                        {"selector", SelectorToJson(arguments.selector)}};
+                        {"selector", GivenFields(arguments.selector)}};
   const absl::StatusOr<Json> answer = Ask(session.client.get(), "CompareExact", request);
   if (!answer.ok()) return answer.status();
   const Json json = ToJson(arguments, *answer);
@@ -116,24 +106,7 @@ void AddRecallCommand(CLI::App* app, Session* session) {
   recall->add_option("--samples", arguments->samples, "Items that are compared at most (default: 200)")
       ->check(Between(1, 10'000));
   recall->add_option("--layer", arguments->layers, "A layer, from 0; may be given again (default: all)");
-  client::Selector& selector = arguments->selector;
-  constexpr char kSelection[] = "What to select";
-  recall->add_option("--top-k", selector.top_k, "Tokens of an answer (default: the index's)")->group(kSelection);
-  recall->add_option("--scope", selector.scope, "One set for each kv_head or q_head (default: the index's)")
-      ->transform(Names(kScopeNames))
-      ->group(kSelection);
-  recall->add_option("--gqa-reduce", selector.gqa_reduce, "softmax_sum, max or mean (default: the index's)")
-      ->transform(Names(kReduceNames))
-      ->group(kSelection);
-  recall->add_option("--beta", selector.beta, "Share of the zone kept as candidates (default: the index's)")
-      ->group(kSelection);
-  recall
-      ->add_option("--recall-target", selector.recall_target,
-                   "In place of --beta: as many candidates as are predicted to hold this share (balanced code)")
-      ->excludes("--beta")
-      ->group(kSelection);
-  recall->add_option("--refine", selector.refine, "Survivors that are scored exactly (default: the index's)")
-      ->group(kSelection);
+  AddSelectorFlags({recall, "--", kSelection}, &arguments->selector, {"with_scores", "exact"});
   recall->footer(
       "The queries are a sample of what each layer of a sequence was asked: the first 128 steps, then one in eight in "
       "place of the oldest. They are asked again of all that is held now, and answered exactly besides. Predicted "

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "client/settings.h"
 #include "engines/llama.cpp/settings.h"
 
 namespace seine::llama {
@@ -34,29 +35,31 @@ std::string NewName() {
   return absl::StrFormat("llama.cpp-%08x%08x", random(), random());
 }
 
-client::IndexSpec SpecOf(const SessionConfig& c) {
+v1::IndexSpec SpecOf(const SessionConfig& c) {
   const Geometry& g = c.geometry;
-  client::IndexSpec spec;
-  spec.name = NewName();
-  spec.geometry = {g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim, DTypeOf(g.dtype)};
+  v1::IndexSpec spec;
+  spec.set_name(NewName());
+  *spec.mutable_geometry() =
+      client::MakeGeometry(g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim, DTypeOf(g.dtype));
   if (g.rope.stated()) {
-    spec.rope.style =
-        g.rope.style == Rope::Style::kInterleaved ? client::RopeStyle::kInterleaved : client::RopeStyle::kHalfSplit;
-    spec.rope.inv_freq = g.rope.inv_freq;
+    v1::Rope* const rope = spec.mutable_geometry()->mutable_rope();
+    rope->set_style(g.rope.style == Rope::Style::kInterleaved ? v1::ROPE_STYLE_INTERLEAVED : v1::ROPE_STYLE_HALF_SPLIT);
+    rope->mutable_inv_freq()->Assign(g.rope.inv_freq.begin(), g.rope.inv_freq.end());
   }
-  spec.sink = c.sink;
-  spec.local = c.local;
-  spec.update_buffer = 64;  // a window: as the plug-in's own index
-  spec.dense_threshold = static_cast<int>(c.dense_tokens);
-  spec.profile = c.profile;
+  spec.mutable_zones()->set_sink(c.sink);
+  spec.mutable_zones()->set_local(c.local);
+  spec.mutable_zones()->set_update_buffer(64);  // a window: as the plug-in's own index
+  spec.mutable_zones()->set_dense_threshold(static_cast<int>(c.dense_tokens));
+  spec.mutable_codec()->set_profile(c.profile);
   if (!c.profile.empty()) {
     const CodeBits bits = CodeBitsOf(g.head_dim);
-    spec.coarse_bits = bits.coarse, spec.total_bits = bits.total;
+    spec.mutable_codec()->set_coarse_bits(bits.coarse);
+    spec.mutable_codec()->set_total_bits(bits.total);
   }
-  spec.beta = c.beta;
-  spec.refine = c.refine;
-  spec.softmax_scale = c.scale;
-  spec.kv_store = client::KvStore::kKeysValues;
+  spec.mutable_retrieval()->set_beta(c.beta);
+  spec.mutable_retrieval()->set_refine(c.refine);
+  spec.mutable_retrieval()->set_softmax_scale(c.scale);
+  spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
   return spec;
 }
 
@@ -77,9 +80,9 @@ class ClientSession final : public Session {
     absl::StatusOr<client::ServerInfo> server = client_->GetServerInfo();
     if (!server.ok()) return server.status();
     most_rows_ = std::max<int64_t>(1, server->max_message_bytes / 2 / (2 * RowBytes()));
-    absl::StatusOr<client::IndexInfo> made = client_->CreateIndex(SpecOf(config_));
+    absl::StatusOr<v1::IndexInfo> made = client_->CreateIndex(SpecOf(config_));
     if (!made.ok()) return made.status();
-    index_ = made->spec.name;
+    index_ = made->spec().name();
     absl::StatusOr<client::Sequence> sequence = client_->CreateSequence(index_, "");
     if (!sequence.ok()) return sequence.status();
     sequence_ = *std::move(sequence);
@@ -103,8 +106,8 @@ class ClientSession final : public Session {
     const Geometry& g = config_.geometry;
     SetRows(layer, position, 1, key, value);
     step_.items = {{sequence_, layer, {queries, client::DType::kFloat32, {g.num_q_heads, g.head_dim}}}};
-    step_.selector.top_k = top_k;
-    step_.attention = client::Attention{.tail = config_.tail};
+    step_.selector.set_top_k(top_k);
+    step_.attention = v1::Attention{.tail = config_.tail};
     counts_.bytes += int64_t{g.num_q_heads} * g.head_dim * static_cast<int64_t>(sizeof(float));
     return Write(out);
   }
@@ -117,7 +120,7 @@ class ClientSession final : public Session {
   }
 
   SessionBytes bytes() override {
-    const absl::StatusOr<client::IndexInfo> index = client_->GetIndex(index_);
+    const absl::StatusOr<v1::IndexInfo> index = client_->GetIndex(index_);
     return index.ok() ? SessionBytes{index->code_bytes, index->store_bytes} : SessionBytes{};
   }
   const SessionCounts& counts() const override { return counts_; }

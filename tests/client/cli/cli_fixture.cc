@@ -34,7 +34,7 @@ void CliTest::SetUpTestSuite() {
   folder_ = new TempFolder;
   const auto client = server_->Connect();
   ASSERT_NE(client, nullptr);
-  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
   const RandomModel model(600);
   ASSERT_TRUE(client->CreateSequence("m", "s").ok());
   for (int layer = 0; layer < 2; ++layer) {

@@ -30,7 +30,7 @@ void WriteLargeNpy(const std::string& path) {
 TEST(CutFile, IsOneClearError) {
   Server server;
   const auto client = server.Connect();
-  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", client::KvStore::kKeys)).ok());
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
   const TempFolder folder;
   for (const bool json : {false, true}) {
     const auto sequence = client->CreateSequence("m", "s");

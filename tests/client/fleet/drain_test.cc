@@ -23,7 +23,7 @@ class DrainTest : public testing::Test {
   DrainTest() {
     for (const Server& server : servers_) {
       clients_.push_back(server.Connect());
-      EXPECT_TRUE(clients_.back()->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+      EXPECT_TRUE(clients_.back()->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
     }
     Fill("small", 20);
     Fill("large", 300);
@@ -166,7 +166,7 @@ TEST_F(DrainTest, WhatIsLostIsToldAndTheDrainGoesOn) {
     if (again != nullptr) return;
     servers_[0].Kill();
     again = std::make_unique<Server>(flags_, servers_[0].endpoint());
-    EXPECT_TRUE(again->Connect()->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+    EXPECT_TRUE(again->Connect()->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
     EXPECT_TRUE(again->Connect()->CreateSequence("m", "late").ok());
   };
   const auto drained = client::Drain(source(), options);
@@ -185,7 +185,7 @@ TEST_F(DrainTest, WhatIsLostIsToldAndTheDrainGoesOn) {
 TEST_F(DrainTest, AServerMayDrainFromItsStart) {
   const Server drained({"--draining"});
   const auto client = drained.Connect();
-  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).ok());
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
   EXPECT_FALSE(*client->IsServing(""));
   EXPECT_TRUE(*client->IsServing("seine.v1.RetrievalService"));
   EXPECT_EQ(ReasonOf(client->CreateSequence("m", "new").status()), "DRAINING");
@@ -206,7 +206,7 @@ TEST_F(DrainTest, AServerThatStaysAwayEndsTheDrain) {
 TEST_F(DrainTest, WithoutAFolderFamiliesStay) {
   const Server bare;
   const auto client = bare.Connect();
-  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+  ASSERT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
   ASSERT_TRUE(client->CreateSequence("m", "chat").ok());
   const Outcome outcome = RunProgram({SEINE_PROGRAM, "--server", bare.endpoint(), "drain"});
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;

@@ -19,7 +19,7 @@ class FamilyCopyTest : public testing::Test {
     EXPECT_TRUE(source_->ForkSequence({"m", "chat", 0}, "chat/draft", 120).ok());
   }
   static void MakeIndex(Client* client) {
-    EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+    EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
   }
   void Create(const std::string& id) {
     EXPECT_TRUE(source_->CreateSequence("m", id).ok());
@@ -134,8 +134,8 @@ TEST_F(FamilyCopyTest, WhatIsReleasedLeavesNoMemory) {
 
 TEST_F(FamilyCopyTest, AFullTargetSaysSoWhileTheFamilyServes) {
   ASSERT_TRUE(target_->DeleteIndex("m").ok());
-  IndexSpec spec = RandomModel::Spec("m", KvStore::kKeysValues);
-  spec.memory_limit_bytes = source_->GetServerInfo()->memory_bytes / 2;
+  v1::IndexSpec spec = RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES);
+  spec.set_memory_limit_bytes(source_->GetServerInfo()->memory_bytes / 2);
   ASSERT_TRUE(target_->CreateIndex(spec).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(copy_.CopyAhead()));
   EXPECT_TRUE(Append(source_.get(), "chat", 200, 210).ok()) << "nothing is frozen";

@@ -80,7 +80,7 @@ class FleetTest : public testing::Test {
       fleet_.nodes.push_back({.name = absl::StrCat("n", i), .address = servers_[i].endpoint()});
       nodes.push_back({{"name", fleet_.nodes[i].name}, {"address", fleet_.nodes[i].address}});
       const auto client = servers_[i].Connect();
-      EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).ok());
+      EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     }
     folder_.Write("fleet.json", Json({{"fleet", "f"}, {"version", 1}, {"nodes", nodes}}).dump());
   }

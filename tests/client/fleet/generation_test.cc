@@ -20,7 +20,7 @@ class GenerationTest : public testing::Test {
     for (auto& server : servers_) {
       server = std::make_unique<Server>(flags_);
       clients_.push_back(server->Connect());
-      EXPECT_TRUE(clients_.back()->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+      EXPECT_TRUE(clients_.back()->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
     }
     EXPECT_TRUE(At(0)->CreateSequence("m", "chat").ok());
     EXPECT_TRUE(Append(At(0), 0, 50).ok());

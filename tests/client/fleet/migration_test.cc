@@ -25,7 +25,7 @@ class MigrationTest : public testing::Test {
  protected:
   MigrationTest() {
     for (const auto& client : {source_.get(), target_.get()}) {
-      EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeysValues)).ok());
+      EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES)).ok());
     }
     Fill("chat");
     EXPECT_TRUE(source_->ForkSequence({"m", "chat", 0}, "chat/draft", 120).ok());
@@ -260,7 +260,7 @@ TEST_F(StoppedMoveTest, AnOldHomeBringsNothingBack) {
 }
 
 TEST_F(MigrationTest, FamiliesOfTwoIndexesAreTwo) {
-  ASSERT_TRUE(target_->CreateIndex(RandomModel::Spec("draft", KvStore::kKeysValues)).ok());
+  ASSERT_TRUE(target_->CreateIndex(RandomModel::Spec("draft", v1::KV_STORE_KEYS_VALUES)).ok());
   ASSERT_TRUE(target_->CreateSequence("draft", "chat").ok());
   const auto fleet = Fleet();
   EXPECT_EQ(*fleet->NodeOf("m", "chat"), "n0");

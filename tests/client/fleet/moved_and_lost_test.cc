@@ -29,7 +29,7 @@ class MovedAndLostTest : public testing::Test {
   }
   static std::unique_ptr<Client> Connect(const Server& server) {
     std::unique_ptr<Client> client = server.Connect();
-    EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", KvStore::kKeys)).ok());
+    EXPECT_TRUE(client->CreateIndex(RandomModel::Spec("m", v1::KV_STORE_KEYS)).ok());
     return client;
   }
   // The node that it has moved to comes back empty.

@@ -103,9 +103,6 @@ void Read(const v1::ReconstructResponse& m, Sets*) {
   std::vector<int32_t> positions;
   CheckRead(client::ReadVector(m.positions(), &positions));
 }
-void Read(const v1::ListIndexesResponse& m, Sets*) {
-  for (const auto& index : m.indexes()) client::FromProto(index);
-}
 void Read(const v1::ListSequencesResponse& m, Sets*) {
   for (const auto& sequence : m.sequences()) client::FromProto(sequence);
 }
@@ -135,7 +132,6 @@ constexpr std::array kAnswerReaders = {Of<v1::AppendResponse>("Append"),
                                        Of<v1::GetBasisResponse>("GetBasis"),
                                        Of<v1::CalibrateBasisResponse>("CalibrateBasis"),
                                        Of<v1::ReconstructResponse>("Reconstruct"),
-                                       Of<v1::ListIndexesResponse>("ListIndexes"),
                                        Of<v1::ListSequencesResponse>("ListSequences"),
                                        Of<v1::GetServerInfoResponse>("GetServerInfo"),
                                        Of<v1::DescribeHeadResponse>("DescribeHead"),

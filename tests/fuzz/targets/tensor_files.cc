@@ -232,9 +232,9 @@ class TraceTarget : public TensorFileTarget {
     cli::CalibrationOptions options;
     options.traces = {path};
     cli::Calibrate(options, [](int64_t, int64_t) {}).IgnoreError();
-    client::Geometry geometry;
-    geometry.num_q_heads = kQHeads;
-    geometry.head_dim = kDim;
+    v1::Geometry geometry;
+    geometry.set_num_q_heads(kQHeads);
+    geometry.set_head_dim(kDim);
     for (const std::optional<int64_t> row : {std::optional<int64_t>(), std::optional<int64_t>(1)}) {
       const auto queries = cli::ReadQueries({path, "", row, 1}, geometry);
       if (queries.ok() && queries->values.size() != kQHeads * kDim) Fail("queries are lost");

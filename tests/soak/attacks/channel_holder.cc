@@ -25,7 +25,7 @@ int HoldChannel(const std::string& address) {
   for (int i = 0; i < 64; ++i) {
     step.items.push_back({{kHeldIndex, kHeldId}, 0, {queries.raw().data(), client::DType::kFloat16, {kQHeads, kDim}}});
   }
-  step.selector.exact = true;
+  step.selector.set_exact(true);
   client::DecodeAnswer answer;
   for (bool first = true;; first = false) {
     if (const absl::Status status = (*stream)->Write(step); !status.ok()) return Gone(status);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "client/settings.h"
 #include "tests/soak/server/made_requests.h"
 
 namespace seine::soak {
@@ -26,12 +27,12 @@ absl::Status FrontSteps::Prepare(const std::string& endpoint, const client::Secu
   auto client = client::Client::Connect(endpoint, options);
   if (!client.ok()) return client.status();
   client_ = *std::move(client);
-  client::IndexSpec spec;
-  spec.name = "front";
-  spec.geometry = {1, kQHeads, kKvHeads, kDim, client::DType::kFloat16};
-  spec.kv_store = client::KvStore::kKeysValues;
+  v1::IndexSpec spec;
+  spec.set_name("front");
+  *spec.mutable_geometry() = client::MakeGeometry(1, kQHeads, kKvHeads, kDim, client::DType::kFloat16);
+  spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
   if (auto made = client_->CreateIndex(spec); !made.ok()) return made.status();
-  auto sequence = client_->CreateSequence(spec.name, "steps");
+  auto sequence = client_->CreateSequence(spec.name(), "steps");
   if (!sequence.ok()) return sequence.status();
   sequence_ = *std::move(sequence);
   const client::Shape shape = {kFrontPrompt, kKvHeads, kDim};
