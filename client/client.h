@@ -32,6 +32,7 @@
 #include "client/methods.h"
 #include "client/security.h"
 #include "client/types.h"
+#include "seine/v1/admin_service.pb.h"
 #include "seine/v1/index_service.pb.h"
 
 namespace seine {
@@ -129,7 +130,7 @@ class Client {
   // Server. `service` as in grpc.health.v1, e.g. "seine.v1.RetrievalService"; empty: the whole server. NOT_FOUND: no
   // such service. False: it does not serve (it is shutting down).
   virtual absl::StatusOr<bool> IsServing(const std::string& service) = 0;
-  virtual absl::StatusOr<ServerInfo> GetServerInfo() = 0;
+  virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo() = 0;
   virtual absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) = 0;
   // One layer of a model profile, measured on what sequences of one index hold and were asked. Names, texts and RoPE
   // are the caller's to fill in.

@@ -58,12 +58,12 @@ absl::StatusOr<bool> GrpcClient::IsServing(const std::string& service) {
   return bytes == "\x08\x01";
 }
 
-absl::StatusOr<ServerInfo> GrpcClient::GetServerInfo() {
+absl::StatusOr<v1::GetServerInfoResponse> GrpcClient::GetServerInfo() {
   v1::GetServerInfoResponse response;
   const absl::Status status =
       Call(admin_, &v1::AdminService::Stub::GetServerInfo, v1::GetServerInfoRequest(), &response);
   if (!status.ok()) return status;
-  return FromProto(response);
+  return response;
 }
 
 absl::StatusOr<HeadInfo> GrpcClient::DescribeHead(const Sequence& sequence, int layer, int kv_head) {
@@ -226,9 +226,9 @@ absl::StatusOr<int64_t> GrpcClient::Append(const AppendItem& item, Retained* ret
 
 absl::StatusOr<int64_t> GrpcClient::PieceBytes() {
   if (piece_bytes_ == 0) {
-    const absl::StatusOr<ServerInfo> info = GetServerInfo();
+    const absl::StatusOr<v1::GetServerInfoResponse> info = GetServerInfo();
     if (!info.ok()) return info.status();
-    piece_bytes_ = seine::client::PieceBytes(info->max_message_bytes);
+    piece_bytes_ = seine::client::PieceBytes(info->max_message_bytes());
   }
   return piece_bytes_.load();
 }

@@ -41,7 +41,7 @@ class GrpcClient final : public Client {
   }
 
   absl::StatusOr<bool> IsServing(const std::string& service) override;
-  absl::StatusOr<ServerInfo> GetServerInfo() override;
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo() override;
   absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) override;
   absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) override;
 

@@ -34,7 +34,7 @@ struct SubspaceMetrics {
 struct CalibrateRequest {
   std::string index;  // its geometry and frame
   int layer = 0;
-  std::string profile;               // one of ServerInfo::profiles
+  std::string profile;               // one of GetServerInfoResponse.profiles
   int key_rank = 0, value_rank = 0;  // of 0, the smallest that holds `energy`
   double energy = 0;
   int64_t carried_to = 0;  // post_rope: positions that the profile's moments are carried to

@@ -227,30 +227,6 @@ struct Reconstructed {
   Gathered rows;
 };
 
-// A file of an earlier end that the start has left where it is. `file` is empty where a folder could not be read.
-struct PassedOverFile {
-  std::string index, file;
-  int64_t bytes = 0;
-  std::string reason;  // proto/seine/v1/admin_service.proto
-};
-
-struct ServerInfo {
-  std::string version, backend, simd_target;
-  int num_threads = 0;
-  int64_t memory_limit_bytes = 0;  // 0: none
-  int64_t memory_bytes = 0;
-  int64_t num_indexes = 0, num_sequences = 0;
-  int64_t uptime_seconds = 0;
-  int queue_capacity = 0;
-  int64_t max_message_bytes = 0;
-  std::vector<std::string> profiles;      // names for CodecSettings.profile
-  int64_t device_memory_limit_bytes = 0;  // 0: none
-  int64_t device_memory_bytes = 0;        // codes in a device's own memory
-  std::string instance;                   // of the server's process: after a restart, which empties it, another
-  bool draining = false;                  // it takes no new families
-  std::vector<PassedOverFile> passed_over;
-};
-
 // What scorers may need besides the stored keys.
 struct Given {
   ConstTensor queries = {};                 // [positions, num_q_heads, head_dim] of the last positions, post-RoPE

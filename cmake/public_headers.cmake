@@ -1,5 +1,5 @@
-# Runs when components are installed: copies SEINE_PUBLIC_HEADERS of SEINE_SOURCE_DIR, and all headers of ours that they
-# include, to SEINE_INCLUDE_DIR below the prefix.
+# Runs when components are installed: copies SEINE_PUBLIC_HEADERS, and all headers of ours that they include, from
+# SEINE_HEADER_ROOTS (the sources, and what protoc has made) to SEINE_INCLUDE_DIR below the prefix.
 cmake_policy(VERSION 3.25)
 set(open ${SEINE_PUBLIC_HEADERS})
 set(closure)
@@ -9,10 +9,16 @@ while(open)
     continue()
   endif()
   list(APPEND closure ${header})
-  if(NOT EXISTS ${SEINE_SOURCE_DIR}/${header})
+  unset(${header})
+  foreach(root IN LISTS SEINE_HEADER_ROOTS)
+    if(EXISTS ${root}/${header})
+      set(${header} ${root}/${header}) # where it lies
+    endif()
+  endforeach()
+  if(NOT ${header})
     message(FATAL_ERROR "${header}: a public header that is not there, or that a public header includes")
   endif()
-  file(STRINGS ${SEINE_SOURCE_DIR}/${header} lines REGEX "^[ \t]*#[ \t]*include[ \t]+\"")
+  file(STRINGS ${${header}} lines REGEX "^[ \t]*#[ \t]*include[ \t]+\"")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE "^[^\"]*\"([^\"]+)\".*$" "\\1" included "${line}")
     if(NOT included MATCHES "^absl/") # the house's style quotes abseil's headers too
@@ -22,5 +28,5 @@ while(open)
 endwhile()
 foreach(header IN LISTS closure)
   cmake_path(GET header PARENT_PATH folder)
-  file(INSTALL ${SEINE_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_PREFIX}/${SEINE_INCLUDE_DIR}/${folder})
+  file(INSTALL ${${header}} DESTINATION ${CMAKE_INSTALL_PREFIX}/${SEINE_INCLUDE_DIR}/${folder})
 endforeach()

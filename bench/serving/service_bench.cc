@@ -94,9 +94,9 @@ class RemoteSide {
     client_ = *std::move(made);
     auto server = client_->GetServerInfo();
     if (!server.ok()) return server.status();
-    result->backend = server->backend;
-    result->simd_target = server->simd_target;
-    result->server_threads = server->num_threads;
+    result->backend = server->backend();
+    result->simd_target = server->simd_target();
+    result->server_threads = server->num_threads();
 
     v1::IndexSpec spec;
     spec.set_name(name_ = absl::StrCat("seine-bench-", getpid()));

@@ -37,45 +37,46 @@ absl::Status Health(const Session& session, const std::string& service, absl::Ti
   return absl::UnavailableError(absl::StrCat(session.server, " is not serving"));
 }
 
-Json PassedOver(const client::ServerInfo& info) {
+Json PassedOver(const v1::GetServerInfoResponse& info) {
   Json files = Json::array();
-  for (const client::PassedOverFile& file : info.passed_over) {
-    files.push_back({{"index", file.index}, {"file", file.file}, {"bytes", file.bytes}, {"reason", file.reason}});
+  for (const v1::PassedOverFile& file : info.passed_over()) {
+    files.push_back(
+        {{"index", file.index()}, {"file", file.file()}, {"bytes", file.bytes()}, {"reason", file.reason()}});
   }
   return files;
 }
 
-std::string DescribePassedOver(const client::ServerInfo& info) {
-  if (info.passed_over.empty()) return "none";
+std::string DescribePassedOver(const v1::GetServerInfoResponse& info) {
+  if (info.passed_over().empty()) return "none";
   int64_t bytes = 0;
   std::map<std::string, int> reasons;
-  for (const client::PassedOverFile& file : info.passed_over) {
-    bytes += file.bytes;
-    ++reasons[file.reason];
+  for (const v1::PassedOverFile& file : info.passed_over()) {
+    bytes += file.bytes();
+    ++reasons[file.reason()];
   }
   const std::string why = absl::StrJoin(reasons, ", ", absl::PairFormatter(" "));
-  return absl::StrCat(info.passed_over.size(), " files of an earlier end, ", FormatBytes(bytes), ": ", why);
+  return absl::StrCat(info.passed_over().size(), " files of an earlier end, ", FormatBytes(bytes), ": ", why);
 }
 
 absl::Status Version(const Session& session) {
-  const absl::StatusOr<client::ServerInfo> info = session.client->GetServerInfo();
+  const absl::StatusOr<v1::GetServerInfoResponse> info = session.client->GetServerInfo();
   if (!info.ok()) return info.status();
   const Json json = {{"client", SEINE_VERSION},
-                     {"server", info->version},
-                     {"backend", info->backend},
-                     {"simd_target", info->simd_target},
-                     {"num_threads", info->num_threads},
-                     {"memory_limit_bytes", info->memory_limit_bytes},
-                     {"memory_bytes", info->memory_bytes},
-                     {"device_memory_limit_bytes", info->device_memory_limit_bytes},
-                     {"device_memory_bytes", info->device_memory_bytes},
-                     {"num_indexes", info->num_indexes},
-                     {"num_sequences", info->num_sequences},
-                     {"uptime_seconds", info->uptime_seconds},
-                     {"queue_capacity", info->queue_capacity},
-                     {"max_message_bytes", info->max_message_bytes},
-                     {"profiles", info->profiles},
-                     {"instance", info->instance},
+                     {"server", info->version()},
+                     {"backend", info->backend()},
+                     {"simd_target", info->simd_target()},
+                     {"num_threads", info->num_threads()},
+                     {"memory_limit_bytes", info->memory_limit_bytes()},
+                     {"memory_bytes", info->memory_bytes()},
+                     {"device_memory_limit_bytes", info->device_memory_limit_bytes()},
+                     {"device_memory_bytes", info->device_memory_bytes()},
+                     {"num_indexes", info->num_indexes()},
+                     {"num_sequences", info->num_sequences()},
+                     {"uptime_seconds", info->uptime_seconds()},
+                     {"queue_capacity", info->queue_capacity()},
+                     {"max_message_bytes", info->max_message_bytes()},
+                     {"profiles", std::vector<std::string>(info->profiles().begin(), info->profiles().end())},
+                     {"instance", info->instance()},
                      {"passed_over", PassedOver(*info)}};
   session.Print(json, [&] {
     const auto held = [](int64_t bytes, int64_t limit) {
@@ -83,15 +84,15 @@ absl::Status Version(const Session& session) {
     };
     return ToString(
         {{"client", SEINE_VERSION},
-         {"server", info->version},
-         {"backend", absl::StrCat(info->backend, " (", info->simd_target, "), ", info->num_threads, " threads")},
-         {"memory", held(info->memory_bytes, info->memory_limit_bytes)},
-         {"device memory", held(info->device_memory_bytes, info->device_memory_limit_bytes)},
-         {"holds", absl::StrCat(info->num_indexes, " indexes, ", info->num_sequences, " sequences")},
-         {"uptime", absl::StrCat(info->uptime_seconds, " s")},
-         {"queue", absl::StrCat(info->queue_capacity)},
-         {"message limit", FormatBytes(info->max_message_bytes)},
-         {"profiles", info->profiles.empty() ? "none" : absl::StrJoin(info->profiles, ", ")},
+         {"server", info->version()},
+         {"backend", absl::StrCat(info->backend(), " (", info->simd_target(), "), ", info->num_threads(), " threads")},
+         {"memory", held(info->memory_bytes(), info->memory_limit_bytes())},
+         {"device memory", held(info->device_memory_bytes(), info->device_memory_limit_bytes())},
+         {"holds", absl::StrCat(info->num_indexes(), " indexes, ", info->num_sequences(), " sequences")},
+         {"uptime", absl::StrCat(info->uptime_seconds(), " s")},
+         {"queue", absl::StrCat(info->queue_capacity())},
+         {"message limit", FormatBytes(info->max_message_bytes())},
+         {"profiles", info->profiles().empty() ? "none" : absl::StrJoin(info->profiles(), ", ")},
          {"passed over", DescribePassedOver(*info)}});
   });
   return absl::OkStatus();

@@ -51,7 +51,6 @@ SnapshotResult SnapshotFrom(const Response& response) {
   for (const v1::SequenceInfo& info : response.sequences()) result.sequences.push_back(FromProto(info));
   return result;
 }
-ServerInfo FromProto(const v1::GetServerInfoResponse& info);
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info);
 absl::StatusOr<Profile> FromProto(const v1::MeasureProfileResponse& measured);  // measured_profile.cc
 // Elements of an fp32 tensor of which `expected` must have come.

@@ -1,6 +1,4 @@
-// Descriptions of servers and heads, from wire messages: a part of convert.h.
-#include <utility>
-
+// Descriptions of heads, from wire messages: a part of convert.h.
 #include "client/convert/convert.h"
 #include "client/convert/subspace.h"
 
@@ -13,30 +11,6 @@ void CopyIf(bool present, Proto value, std::optional<Value>* out) {
 }
 
 }  // namespace
-
-ServerInfo FromProto(const v1::GetServerInfoResponse& info) {
-  std::vector<PassedOverFile> passed_over;
-  for (const auto& file : info.passed_over()) {
-    passed_over.push_back({file.index(), file.file(), file.bytes(), file.reason()});
-  }
-  return {info.version(),
-          info.backend(),
-          info.simd_target(),
-          info.num_threads(),
-          info.memory_limit_bytes(),
-          info.memory_bytes(),
-          info.num_indexes(),
-          info.num_sequences(),
-          info.uptime_seconds(),
-          info.queue_capacity(),
-          info.max_message_bytes(),
-          {info.profiles().begin(), info.profiles().end()},
-          info.device_memory_limit_bytes(),
-          info.device_memory_bytes(),
-          info.instance(),
-          info.draining(),
-          std::move(passed_over)};
-}
 
 absl::StatusOr<HeadInfo> FromProto(const v1::DescribeHeadResponse& info) {
   HeadInfo head = {info.num_tokens(),

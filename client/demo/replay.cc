@@ -156,10 +156,10 @@ absl::Status MeasureMemory(client::Client* client, const Trace& trace, const cli
   const absl::StatusOr<client::HeadInfo> head = client->DescribeHead(sequence, trace.model_layers().front(), 0);
   if (!head.ok()) return head.status();
   report->bytes_per_key = head->bytes_per_key;
-  const absl::StatusOr<client::ServerInfo> server = client->GetServerInfo();
+  const absl::StatusOr<v1::GetServerInfoResponse> server = client->GetServerInfo();
   if (!server.ok()) return server.status();
-  report->simd_target = server->simd_target;
-  report->threads = server->num_threads;
+  report->simd_target = server->simd_target();
+  report->threads = server->num_threads();
   report->full_cache_bytes =
       int64_t{2} * 2 * trace.num_layers() * trace.num_tokens() * trace.num_kv_heads() * trace.head_dim();
   return absl::OkStatus();

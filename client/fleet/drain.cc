@@ -56,7 +56,7 @@ class Drainer {
   // Lists the families that were not drained yet, the largest first. Sets a server to drain that was started again.
   absl::StatusOr<std::vector<Family>> Next();
   // Asks the source who it is, for a while where it does not answer.
-  absl::StatusOr<ServerInfo> AwaitSource();
+  absl::StatusOr<v1::GetServerInfoResponse> AwaitSource();
   // Whether the source has the family no more, as far as it answers. *restarted: it is another process than at first.
   bool HasGone(const Family& family, bool* restarted);
   void DrainOne(Family family);
@@ -79,24 +79,24 @@ class Drainer {
 };
 
 absl::Status Drainer::CheckTargets() {
-  const absl::StatusOr<ServerInfo> here = source_->GetServerInfo();
+  const absl::StatusOr<v1::GetServerInfoResponse> here = source_->GetServerInfo();
   if (!here.ok()) return here.status();
-  instance_ = here->instance;
+  instance_ = here->instance();
   for (const DrainTarget& target : options_.targets) {
-    const absl::StatusOr<ServerInfo> there = target.client->GetServerInfo();
+    const absl::StatusOr<v1::GetServerInfoResponse> there = target.client->GetServerInfo();
     if (!there.ok()) return About(target, there.status());
-    if (there->instance == here->instance) {
+    if (there->instance() == here->instance()) {
       return absl::InvalidArgumentError(absl::StrCat("to: ", target.to.node, " is the server that is to be drained"));
     }
-    if (there->draining) return absl::FailedPreconditionError(absl::StrCat("to: ", target.to.node, " drains itself"));
+    if (there->draining()) return absl::FailedPreconditionError(absl::StrCat("to: ", target.to.node, " drains itself"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<ServerInfo> Drainer::AwaitSource() {
+absl::StatusOr<v1::GetServerInfoResponse> Drainer::AwaitSource() {
   const absl::Time end = absl::Now() + (away_ ? absl::ZeroDuration() : options_.patience);
   for (absl::Duration wait = kFirstWait;; wait = std::min(2 * wait, kLongestWait)) {
-    absl::StatusOr<ServerInfo> info = source_->GetServerInfo();
+    absl::StatusOr<v1::GetServerInfoResponse> info = source_->GetServerInfo();
     away_ = !info.ok() && absl::Now() + wait >= end;
     if (info.ok() || away_ || !MayHaveEnded(info.status()) || options_.stop()) return info;
     absl::SleepFor(wait);
@@ -104,18 +104,18 @@ absl::StatusOr<ServerInfo> Drainer::AwaitSource() {
 }
 
 bool Drainer::HasGone(const Family& family, bool* restarted) {
-  const absl::StatusOr<ServerInfo> info = AwaitSource();
+  const absl::StatusOr<v1::GetServerInfoResponse> info = AwaitSource();
   if (!info.ok()) return false;
-  *restarted = info->instance != instance_;
+  *restarted = info->instance() != instance_;
   const absl::StatusOr<std::vector<Family>> there = ListFamilies(source_, family.index);
   if (!there.ok()) return ReasonOf(there.status()) == "INDEX_NOT_FOUND";
   return std::none_of(there->begin(), there->end(), [&](const Family& one) { return one.name == family.name; });
 }
 
 absl::StatusOr<std::vector<Family>> Drainer::Next() {
-  const absl::StatusOr<ServerInfo> info = AwaitSource();
+  const absl::StatusOr<v1::GetServerInfoResponse> info = AwaitSource();
   if (!info.ok()) return info.status();
-  if (!info->draining) {
+  if (!info->draining()) {
     if (absl::Status status = SetDraining(source_, true).status(); !status.ok()) return status;
   }
   absl::StatusOr<std::vector<Family>> families = ListFamilies(source_);
@@ -203,12 +203,12 @@ bool Drainer::Keep(DrainedFamily* drained) {
 
 bool Drainer::MoveTo(const DrainTarget& target, DrainedFamily* drained) const {
   const Family& family = drained->family;
-  const absl::StatusOr<ServerInfo> there = target.client->GetServerInfo();
+  const absl::StatusOr<v1::GetServerInfoResponse> there = target.client->GetServerInfo();
   if (!there.ok()) {
     drained->why = About(target, there.status());
     return false;
   }
-  if (there->memory_limit_bytes > 0 && there->memory_bytes + family.bytes > there->memory_limit_bytes) {
+  if (there->memory_limit_bytes() > 0 && there->memory_bytes() + family.bytes > there->memory_limit_bytes()) {
     drained->why = absl::ResourceExhaustedError(absl::StrCat("the target ", target.to.node, " has no memory for it"));
     return false;
   }

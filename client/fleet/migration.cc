@@ -247,11 +247,12 @@ absl::StatusOr<Migration> MigrateFamily(Client* source, Client* target, const st
                                         const std::string& family, const MigrationTarget& to) {
   // Found out before anything is frozen.
   if (absl::Status status = target->GetIndex(index).status(); !status.ok()) return After(status, "asked of the target");
-  const absl::StatusOr<ServerInfo> from = source->GetServerInfo();
+  const absl::StatusOr<v1::GetServerInfoResponse> from = source->GetServerInfo();
   if (!from.ok()) return from.status();
-  const absl::StatusOr<ServerInfo> at = target->GetServerInfo();
+  const absl::StatusOr<v1::GetServerInfoResponse> at = target->GetServerInfo();
   if (!at.ok()) return After(at.status(), "asked of the target");
-  if (from->instance == at->instance) return absl::InvalidArgumentError("to: this is the server that has the family");
+  if (from->instance() == at->instance())
+    return absl::InvalidArgumentError("to: this is the server that has the family");
   const absl::StatusOr<FamilyState> here = StateAt(source, index, family);
   if (!here.ok()) return here.status();
   const absl::StatusOr<FamilyState> there = StateAt(target, index, family);

@@ -104,7 +104,7 @@ TEST_F(CallTest, EveryMethodOfTheProtosIsListed) {
 TEST_F(CallTest, DescribesWhatARequestHolds) {
   const Outcome outcome = RunProgram({SEINE_PROGRAM, "call", "Retrieve", "--describe"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"message RetrieveRequest {", "message Selector {", "optional double beta = 5;",
+  for (const char* part : {"message RetrieveRequest {", "message Selector {", "optional double beta = 5 [",
                            "enum Scope {", "message RetrieveAnswer {"}) {
     EXPECT_TRUE(absl::StrContains(outcome.out, part)) << part;
   }

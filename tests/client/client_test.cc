@@ -173,8 +173,8 @@ TEST_F(ClientTest, QueriesOfAnAppendDecideWhoIsEvicted) {
 TEST_F(ClientTest, ShowsServerAndIndexes) {
   const auto info = client_->GetServerInfo();
   ASSERT_TRUE(info.ok()) << info.status();
-  EXPECT_EQ(info->backend, "cpu");
-  EXPECT_EQ(info->max_message_bytes, 1 << 20);
+  EXPECT_EQ(info->backend(), "cpu");
+  EXPECT_EQ(info->max_message_bytes(), 1 << 20);
   EXPECT_TRUE(*client_->IsServing(""));
   EXPECT_TRUE(*client_->IsServing("seine.v1.RetrievalService"));
   EXPECT_EQ(client_->IsServing("nothing").status().code(), absl::StatusCode::kNotFound);

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -83,6 +84,31 @@ TEST(Floor, IncludesRunDown) {
   const Plan plan = ReadPlan(root / "tests/house/floors.txt");
   EXPECT_EQ(plan.floors.size(), 6u);
   for (const std::string& fault : Disagreements(root, plan)) ADD_FAILURE() << fault;
+}
+
+// Project headers that a header pulls, itself among them.
+std::set<std::string> Closure(const fs::path& root, const std::string& header) {
+  static const std::regex kInclude(R"re(^\s*#\s*include\s*"([^"]+)".*)re");
+  std::set<std::string> closure;
+  std::vector<std::string> open = {header};
+  while (!open.empty()) {
+    const std::string name = open.back();
+    open.pop_back();
+    std::ifstream in(root / name);
+    if (!in || !closure.insert(name).second) continue;
+    std::smatch match;
+    for (std::string line; std::getline(in, line);) {
+      if (std::regex_match(line, match, kInclude)) open.push_back(match[1]);
+    }
+  }
+  return closure;
+}
+
+// What a server's calls share says what there is, not how it works: whoever uses a part includes it.
+TEST(Floor, TheServersCorePullsFewHeaders) {
+  const auto closure = Closure(SEINE_SOURCE_DIR, "service/core.h");
+  EXPECT_EQ(closure.count("service/core.h"), 1u);
+  EXPECT_LE(closure.size(), 30u);
 }
 
 TEST(Floor, EveryDisagreementIsReported) {

@@ -19,7 +19,7 @@ struct NodeStatus {
   client::FleetNode node;
   absl::Status error;  // not OK: it did not answer, and the rest is empty
   bool serving = false;
-  client::ServerInfo info;
+  v1::GetServerInfoResponse info;
   int64_t families = 0;
 };
 
@@ -27,7 +27,7 @@ absl::Status Ask(client::Client* client, NodeStatus* status) {
   const absl::StatusOr<bool> serving = client->IsServing("");
   if (!serving.ok()) return serving.status();
   status->serving = *serving;
-  absl::StatusOr<client::ServerInfo> info = client->GetServerInfo();
+  absl::StatusOr<v1::GetServerInfoResponse> info = client->GetServerInfo();
   if (!info.ok()) return info.status();
   status->info = *std::move(info);
   const absl::StatusOr<std::vector<client::Family>> families = client::ListFamilies(client);
@@ -38,7 +38,7 @@ absl::Status Ask(client::Client* client, NodeStatus* status) {
 
 std::string HealthOf(const NodeStatus& status) {
   if (!status.error.ok()) return "unreachable";
-  if (status.info.draining) return "draining";
+  if (status.info.draining()) return "draining";
   return status.serving ? "serving" : "not serving";
 }
 
@@ -53,22 +53,22 @@ Json ToJson(const NodeStatus& status) {
     return json;
   }
   json["families"] = status.families;
-  json["sequences"] = status.info.num_sequences;
-  json["memory_bytes"] = status.info.memory_bytes;
-  json["memory_limit_bytes"] = status.info.memory_limit_bytes;
-  json["uptime_seconds"] = status.info.uptime_seconds;
+  json["sequences"] = status.info.num_sequences();
+  json["memory_bytes"] = status.info.memory_bytes();
+  json["memory_limit_bytes"] = status.info.memory_limit_bytes();
+  json["uptime_seconds"] = status.info.uptime_seconds();
   return json;
 }
 
 std::vector<std::string> RowOf(const NodeStatus& status) {
-  const client::ServerInfo& info = status.info;
+  const v1::GetServerInfoResponse& info = status.info;
   std::vector<std::string> row = {status.node.name, client::ToString(status.node.state), HealthOf(status)};
   if (!status.error.ok()) {
     row.insert(row.end(), {"-", "-", "-", "-"});
   } else {
     row.insert(row.end(),
-               {absl::StrCat(status.families), absl::StrCat(info.num_sequences), FormatBytes(info.memory_bytes),
-                info.memory_limit_bytes > 0 ? FormatBytes(info.memory_limit_bytes) : "none"});
+               {absl::StrCat(status.families), absl::StrCat(info.num_sequences()), FormatBytes(info.memory_bytes()),
+                info.memory_limit_bytes() > 0 ? FormatBytes(info.memory_limit_bytes()) : "none"});
   }
   row.push_back(status.node.address);
   return row;
@@ -86,7 +86,7 @@ absl::Status Status(const Session& session, const std::string& path) {
     NodeStatus status = {.node = node, .error = {}, .serving = false, .info = {}, .families = 0};
     const absl::StatusOr<client::Client*> client = clients->At(node.name);
     status.error = client.ok() ? Ask(*client, &status) : client.status();
-    const bool serves = status.error.ok() && (status.serving || status.info.draining);
+    const bool serves = status.error.ok() && (status.serving || status.info.draining());
     if (!serves && node.state != client::NodeState::kLost) missing.push_back(node.name);
     nodes.push_back(ToJson(status));
     table.AddRow(RowOf(status));

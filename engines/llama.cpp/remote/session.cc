@@ -77,9 +77,9 @@ class ClientSession final : public Session {
         client::Client::Connect(config_.endpoint, {.timeout = kTimeout, .security = client::SecurityFromEnvironment()});
     if (!connected.ok()) return connected.status();
     client_ = *std::move(connected);
-    absl::StatusOr<client::ServerInfo> server = client_->GetServerInfo();
+    absl::StatusOr<v1::GetServerInfoResponse> server = client_->GetServerInfo();
     if (!server.ok()) return server.status();
-    most_rows_ = std::max<int64_t>(1, server->max_message_bytes / 2 / (2 * RowBytes()));
+    most_rows_ = std::max<int64_t>(1, server->max_message_bytes() / 2 / (2 * RowBytes()));
     absl::StatusOr<v1::IndexInfo> made = client_->CreateIndex(SpecOf(config_));
     if (!made.ok()) return made.status();
     index_ = made->spec().name();

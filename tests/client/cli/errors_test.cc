@@ -48,7 +48,7 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {create + " --memory-limit much", 2, "--memory-limit"},
       {query + " --top-k many", 2, "--top-k"},
       {query + " --top-k 5 --mass-p .5", 2, "--top-k excludes --mass-p"},
-      {query + " --mass-cap 5", 2, "--mass-floor and --mass-cap need --mass-p"},
+      {query + " --mass-cap 5", 2, "--mass-cap requires --mass-p"},
       {query + " --head 1", 2, "--head: is for a file that holds a single vector"},
       {"query m s --layer 0 --vector %head.npy", 2, "--head: say to which of the 4 query heads"},
       {"query m s --layer 0 --vector %head.npy --head 4", 2, "--head: 4 is not in [0, 4)"},

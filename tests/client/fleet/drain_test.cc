@@ -75,7 +75,7 @@ TEST_F(DrainTest, FamiliesMoveTheLargestFirstAndNoneComes) {
   EXPECT_EQ(order, (std::vector<std::string>{"large", "middle", "small"}));
   EXPECT_EQ(Holder("large/draft"), Holder("large"));
   EXPECT_FALSE(*source()->IsServing(""));
-  EXPECT_TRUE(source()->GetServerInfo()->draining);
+  EXPECT_TRUE(source()->GetServerInfo()->draining());
   EXPECT_EQ(ReasonOf(source()->CreateSequence("m", "new").status()), "DRAINING");
 
   const Outcome again = Drain({"--to", To(1)});
@@ -177,7 +177,7 @@ TEST_F(DrainTest, WhatIsLostIsToldAndTheDrainGoesOn) {
                                                            {"middle", DrainOutcome::kLost},
                                                            {"small", DrainOutcome::kLost},
                                                            {"late", DrainOutcome::kMoved}}));
-  EXPECT_TRUE(again->Connect()->GetServerInfo()->draining);
+  EXPECT_TRUE(again->Connect()->GetServerInfo()->draining());
   EXPECT_EQ(Holder("large"), 1);
   EXPECT_EQ(Holder("late"), 1);
 }

@@ -123,7 +123,7 @@ TEST_F(FamilyCopyTest, ATargetThatHasForgottenGetsEverything) {
 }
 
 TEST_F(FamilyCopyTest, WhatIsReleasedLeavesNoMemory) {
-  const auto held = [&] { return target_->GetServerInfo()->memory_bytes; };
+  const auto held = [&] { return target_->GetServerInfo()->memory_bytes(); };
   const int64_t before = held();
   ASSERT_TRUE(copy_.CopyAhead().ok());
   EXPECT_GT(held(), before + 3 * 200 * 64);
@@ -135,7 +135,7 @@ TEST_F(FamilyCopyTest, WhatIsReleasedLeavesNoMemory) {
 TEST_F(FamilyCopyTest, AFullTargetSaysSoWhileTheFamilyServes) {
   ASSERT_TRUE(target_->DeleteIndex("m").ok());
   v1::IndexSpec spec = RandomModel::Spec("m", v1::KV_STORE_KEYS_VALUES);
-  spec.set_memory_limit_bytes(source_->GetServerInfo()->memory_bytes / 2);
+  spec.set_memory_limit_bytes(source_->GetServerInfo()->memory_bytes() / 2);
   ASSERT_TRUE(target_->CreateIndex(spec).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(copy_.CopyAhead()));
   EXPECT_TRUE(Append(source_.get(), "chat", 200, 210).ok()) << "nothing is frozen";

@@ -106,7 +106,6 @@ void Read(const v1::ReconstructResponse& m, Sets*) {
 void Read(const v1::ListSequencesResponse& m, Sets*) {
   for (const auto& sequence : m.sequences()) client::FromProto(sequence);
 }
-void Read(const v1::GetServerInfoResponse& m, Sets*) { client::FromProto(m); }
 void Read(const v1::DescribeHeadResponse& m, Sets*) { CheckRead(client::FromProto(m).status()); }
 void Read(const v1::MeasureProfileResponse& m, Sets*) { CheckRead(client::FromProto(m).status()); }
 
@@ -133,7 +132,6 @@ constexpr std::array kAnswerReaders = {Of<v1::AppendResponse>("Append"),
                                        Of<v1::CalibrateBasisResponse>("CalibrateBasis"),
                                        Of<v1::ReconstructResponse>("Reconstruct"),
                                        Of<v1::ListSequencesResponse>("ListSequences"),
-                                       Of<v1::GetServerInfoResponse>("GetServerInfo"),
                                        Of<v1::DescribeHeadResponse>("DescribeHead"),
                                        Of<v1::MeasureProfileResponse>("MeasureProfile")};
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/settings.h"
 
 namespace {
 
@@ -23,7 +24,10 @@ int main(int argc, char** argv) {
   if (argc != 2) return Fail(absl::InvalidArgumentError("usage: caller ENDPOINT"));
   auto server = client::Client::Connect(argv[1], {.wait_for_server = true});
   if (!server.ok()) return Fail(server.status());
-  auto index = (*server)->CreateIndex({.name = "consumer", .geometry = {1, 1, 1, kHeadDim, client::DType::kFloat32}});
+  seine::v1::IndexSpec spec;
+  spec.set_name("consumer");
+  *spec.mutable_geometry() = client::MakeGeometry(1, 1, 1, kHeadDim, client::DType::kFloat32);
+  auto index = (*server)->CreateIndex(spec);
   if (!index.ok()) return Fail(index.status());
   auto sequence = (*server)->CreateSequence("consumer", "");
   if (!sequence.ok()) return Fail(sequence.status());
