@@ -275,10 +275,11 @@ void AddSelectorOptions(CLI::App* query, v1::Selector* selector) {
   const FlagGroup group{query, "--", kSelection};
   AddSelectorFlags(group, selector);
   AddFieldFlags(group, *v1::MassP::descriptor(), [selector] {
-    v1::MassP* const mass = selector->mutable_mass_p();
-    if (mass->floor() == 0) mass->set_floor(1);
-    if (mass->cap() == 0) mass->set_cap(100);
-    return mass;
+    if (!selector->has_mass_p()) {
+      selector->mutable_mass_p()->set_floor(1);
+      selector->mutable_mass_p()->set_cap(100);
+    }
+    return selector->mutable_mass_p();
   });
   CLI::Option* const mass_p = query->get_option("--mass-p");
   mass_p->excludes(query->get_option("--top-k"));

@@ -107,7 +107,7 @@ class ClientSession final : public Session {
     SetRows(layer, position, 1, key, value);
     step_.items = {{sequence_, layer, {queries, client::DType::kFloat32, {g.num_q_heads, g.head_dim}}}};
     step_.selector.set_top_k(top_k);
-    step_.attention = v1::Attention{.tail = config_.tail};
+    if (!step_.attention) step_.attention.emplace().set_tail(config_.tail);
     counts_.bytes += int64_t{g.num_q_heads} * g.head_dim * static_cast<int64_t>(sizeof(float));
     return Write(out);
   }
@@ -121,7 +121,7 @@ class ClientSession final : public Session {
 
   SessionBytes bytes() override {
     const absl::StatusOr<v1::IndexInfo> index = client_->GetIndex(index_);
-    return index.ok() ? SessionBytes{index->code_bytes, index->store_bytes} : SessionBytes{};
+    return index.ok() ? SessionBytes{index->code_bytes(), index->store_bytes()} : SessionBytes{};
   }
   const SessionCounts& counts() const override { return counts_; }
 
