@@ -4,11 +4,10 @@
 #define SEINE_KERNELS_CODECS_BALANCED_GAUSSIAN_QUANTISER_H_
 
 #include <array>
-#include <cstdint>
+
+#include "kernels/codecs/kinds/balanced.h"
 
 namespace seine {
-
-inline constexpr int kMaxGaussianBits = 6;
 
 // A quantiser of |z|. The index of z is offset binary: for bits b and magnitude bin m it is 2^(b-1) + m if z >= 0, else
 // 2^(b-1) - 1 - m.
@@ -26,15 +25,6 @@ struct GaussianQuantiser {
 // bits in [1, 6]. Fixed point of Lloyd's conditions on the density, computed once, in double; thread-safe.
 const GaussianQuantiser& GaussianQuantiserOf(int bits);
 
-// GaussianQuantiserOf(bits) for every width, [bits] first; what lies past a width's cells is 0.
-struct GaussianTables {
-  float thresholds[kMaxGaussianBits + 1][31];
-  float levels[kMaxGaussianBits + 1][32];
-  float merged[kMaxGaussianBits + 1][kMaxGaussianBits + 1][32];
-  float distortion[kMaxGaussianBits + 1][kMaxGaussianBits + 1];
-  // Levels of 1 to 6 bits in 7 bits, width b's from 2^(b-1) - 1 on, in units of levels[6][31] / 127.
-  uint8_t levels8[64];
-};
 const GaussianTables& AllGaussianTables();
 
 }  // namespace seine

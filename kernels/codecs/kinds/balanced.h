@@ -31,7 +31,17 @@ CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int cen
 
 extern const CodecTraits kBalancedTraits;
 
-struct GaussianTables;  // balanced/gaussian_quantiser.h
+inline constexpr int kMaxGaussianBits = 6;
+// GaussianQuantiserOf(bits) (balanced/gaussian_quantiser.h) for every width, [bits] first; what lies past a width's
+// cells is 0.
+struct GaussianTables {
+  float thresholds[kMaxGaussianBits + 1][31];
+  float levels[kMaxGaussianBits + 1][32];
+  float merged[kMaxGaussianBits + 1][kMaxGaussianBits + 1][32];
+  float distortion[kMaxGaussianBits + 1][kMaxGaussianBits + 1];
+  // Levels of 1 to 6 bits in 7 bits, width b's from 2^(b-1) - 1 on, in units of levels[6][31] / 127.
+  uint8_t levels8[64];
+};
 
 // Coarse row and record of a key, without its factor: what the fine stage holds in one register.
 inline constexpr int kMaxBalancedBytes = 64;
