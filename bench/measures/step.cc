@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/machine/median.h"
 #include "bench/measures/recall.h"
 #include "bench/report/progress.h"
 #include "index/index.h"

@@ -10,6 +10,7 @@
 #include "kernels/thread_name.h"
 #include "service/scheduling/sharing.h"
 #include "service/transport/decode_stream.h"
+#include "service/under_way/calls_under_way.h"
 
 namespace seine {
 namespace {
