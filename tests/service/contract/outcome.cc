@@ -4,6 +4,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "service/fields/error.h"
 #include "tests/service/contract/adversary.h"
 
 namespace seine::test {
