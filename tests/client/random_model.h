@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/types.h"
+#include "seine/v1/index_service.pb.h"
 
 namespace seine {
 
