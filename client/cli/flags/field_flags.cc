@@ -175,6 +175,7 @@ Json GivenFields(const Message& message) {
   reflection->ListFields(message, &given);
   Json json = Json::object();
   for (const FieldDescriptor* field : given) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const bool number = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM;
     json[std::string(field->name())] =
         number ? Json(reflection->GetEnumValue(message, field)) : ValueOf(message, field);

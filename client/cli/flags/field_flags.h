@@ -36,12 +36,12 @@ void AddFieldFlags(const FlagGroup& group, const google::protobuf::Descriptor& t
                    const std::function<google::protobuf::Message*()>& message,
                    const std::function<std::string(const std::string& field)>& help);
 
-// Adds prefix and flag's name, with _ for -, of each field of `type` that is a number, a word or a list of these; in
-// the order of their numbers. nullptr, and an optional field that is not given, is null.
+// Adds prefix and flag's name, with _ for -, of each field of `type` that is a number, a word or a list of numbers, in
+// the proto's order. A field is null where `message` is nullptr, or where it is optional and not given.
 void AddFields(const google::protobuf::Descriptor& type, const google::protobuf::Message* message,
                const std::string& prefix, Json* json);
 
-// The fields of a message that are given, by their own names, as protobuf's JSON takes them.
+// The fields of a message that are given, but for messages in it, by their own names, as protobuf's JSON takes them.
 Json GivenFields(const google::protobuf::Message& message);
 
 }  // namespace seine::cli
