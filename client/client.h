@@ -130,37 +130,37 @@ class Client {
   // Server. `service` as in grpc.health.v1, e.g. "seine.v1.RetrievalService"; empty: the whole server. NOT_FOUND: no
   // such service. False: it does not serve (it is shutting down).
   virtual absl::StatusOr<bool> IsServing(const std::string& service) = 0;
-  virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo() = 0;
-  virtual absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head) = 0;
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo();
+  absl::StatusOr<HeadInfo> DescribeHead(const Sequence& sequence, int layer, int kv_head);
   // One layer of a model profile, measured on what sequences of one index hold and were asked. Names, texts and RoPE
   // are the caller's to fill in.
-  virtual absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer) = 0;
+  absl::StatusOr<Profile> MeasureProfile(absl::Span<const Sequence> sequences, int layer);
 
   // Indexes. Deleting one deletes its sequences.
-  virtual absl::StatusOr<v1::IndexInfo> CreateIndex(const v1::IndexSpec& spec) = 0;
-  virtual absl::StatusOr<v1::IndexInfo> GetIndex(const std::string& name) = 0;
-  virtual absl::StatusOr<std::vector<v1::IndexInfo>> ListIndexes() = 0;
-  virtual absl::Status DeleteIndex(const std::string& name) = 0;
+  absl::StatusOr<v1::IndexInfo> CreateIndex(const v1::IndexSpec& spec);
+  absl::StatusOr<v1::IndexInfo> GetIndex(const std::string& name);
+  absl::StatusOr<std::vector<v1::IndexInfo>> ListIndexes();
+  absl::Status DeleteIndex(const std::string& name);
 
   // Sequences. An empty id asks the server for one.
-  virtual absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id) = 0;
-  virtual absl::StatusOr<SequenceInfo> GetSequence(const Sequence& sequence) = 0;
-  virtual absl::StatusOr<std::vector<SequenceInfo>> ListSequences(const std::string& index) = 0;
-  virtual absl::Status DeleteSequence(const Sequence& sequence) = 0;
+  absl::StatusOr<Sequence> CreateSequence(const std::string& index, const std::string& id);
+  absl::StatusOr<SequenceInfo> GetSequence(const Sequence& sequence);
+  absl::StatusOr<std::vector<SequenceInfo>> ListSequences(const std::string& index);
+  absl::Status DeleteSequence(const Sequence& sequence);
   // A copy-on-write copy of the first `position` tokens of every layer; absent: of all.
-  virtual absl::StatusOr<Sequence> ForkSequence(const Sequence& source, const std::string& new_id,
-                                                std::optional<int64_t> position) = 0;
+  absl::StatusOr<Sequence> ForkSequence(const Sequence& source, const std::string& new_id,
+                                        std::optional<int64_t> position);
   // Drops tokens at and after `position`.
-  virtual absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position) = 0;
+  absl::StatusOr<SequenceInfo> TruncateSequence(const Sequence& sequence, int64_t position);
   // Writes the sequence, or its family, to a file of that name in the server's folder of snapshots.
-  virtual absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
-                                                  const SnapshotParams& params) = 0;
+  absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file,
+                                          const SnapshotParams& params);
   absl::StatusOr<SnapshotResult> Snapshot(const Sequence& sequence, const std::string& file, SnapshotScope scope) {
     return Snapshot(sequence, file, SnapshotParams{.scope = scope});
   }
   // Makes the sequences that such a file holds. An empty name with a base: those that the base holds.
-  virtual absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
-                                                 const RestoreParams& params) = 0;
+  absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file,
+                                         const RestoreParams& params);
   absl::StatusOr<SnapshotResult> Restore(const std::string& index, const std::string& file, const std::string& id) {
     return Restore(index, file, RestoreParams{.id = id});
   }
@@ -171,7 +171,7 @@ class Client {
 
   // Data. Append is position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other bytes at positions
   // already held ALREADY_EXISTS. Returns the layer's length; `retained`, which may be nullptr, is what the item asked.
-  virtual absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained) = 0;
+  absl::StatusOr<int64_t> Append(const AppendItem& item, Retained* retained);
   absl::StatusOr<int64_t> Append(const AppendItem& item) { return Append(item, nullptr); }
   // Prefill: sends the items in order over one stream, cut along tokens into pieces below the server's message limit.
   // `progress` (may be empty) hears the tokens sent so far. On an error the pieces before it stay.
@@ -179,35 +179,44 @@ class Client {
                                                     const std::function<void(int64_t tokens)>& progress) = 0;
   absl::StatusOr<AppendTotals> AppendStream(absl::Span<const AppendItem> items) { return AppendStream(items, {}); }
   // Items answer each for themselves (Answer::status); a wrong selector fails the call.
-  virtual absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items,
-                                                  const v1::Selector& selector) = 0;
+  absl::StatusOr<RetrieveResult> Retrieve(absl::Span<const RetrieveItem> items, const v1::Selector& selector);
   // The same, and attends what is selected and what is dense. A selector without a scope: each query head its own set.
-  virtual absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const v1::Selector& selector,
-                                              const v1::Attention& attention) = 0;
+  absl::StatusOr<AttendResult> Attend(absl::Span<const RetrieveItem> items, const v1::Selector& selector,
+                                      const v1::Attention& attention);
   // Eviction. What is retained keeps its positions; Gather of an evicted token is NOT_FOUND.
-  virtual absl::StatusOr<Evicted> Evict(const EvictRequest& request) = 0;
+  absl::StatusOr<Evicted> Evict(const EvictRequest& request);
   // What each KV head of a layer retains, as a kKept report: for whoever begins to follow a layer, or has missed an
   // answer (retained_sets.h). Nothing changes. FAILED_PRECONDITION where the index keeps no keys.
   absl::StatusOr<Retained> GetRetained(const Sequence& sequence, int layer);
   // The scores of every token that a layer holds, by KV head.
-  virtual absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer,
-                                                        const v1::ScorerSettings& scorer, const Given& given) = 0;
-  virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request) = 0;
+  absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const v1::ScorerSettings& scorer,
+                                                const Given& given);
+  absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request);
 
   // Subspaces: the newest bases of a layer and how they fare; others in their place, from which learning goes on while
   // stored tokens keep the bases that they have; bases of one layer out of a profile of the server's, which changes
   // nothing; and what is retained of positions [begin, end) of one head as it reads.
-  virtual absl::StatusOr<LayerSubspace> GetBasis(const Sequence& sequence, int layer) = 0;
-  virtual absl::Status LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) = 0;
-  virtual absl::StatusOr<LayerBases> CalibrateBasis(const CalibrateRequest& request) = 0;
-  virtual absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
-                                                    int64_t end) = 0;
+  absl::StatusOr<LayerSubspace> GetBasis(const Sequence& sequence, int layer);
+  absl::Status LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases);
+  absl::StatusOr<LayerBases> CalibrateBasis(const CalibrateRequest& request);
+  absl::StatusOr<Reconstructed> Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
+                                            int64_t end);
 
-  virtual absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head,
-                                          absl::Span<const int32_t> positions, bool keys, bool values) = 0;
+  absl::StatusOr<Gathered> Gather(const Sequence& sequence, int layer, int kv_head, absl::Span<const int32_t> positions,
+                                  bool keys, bool values);
   virtual absl::StatusOr<std::unique_ptr<DecodeStream>> OpenDecodeStream(Transport transport) = 0;
 
-  // For methods that have no function here. `method` comes from FindMethod.
+  // Any call of one request and one answer in the contract's messages: the method is that which takes such a request.
+  // Functions above are made of it. INVALID_ARGUMENT: no method does, or its answer is another or a stream.
+  virtual absl::Status Call(const google::protobuf::Message& request, google::protobuf::Message* response) = 0;
+  // client->Call<v1::GetMetricsResponse>(v1::GetMetricsRequest())
+  template <typename Response>
+  absl::StatusOr<Response> Call(const google::protobuf::Message& request) {
+    Response response;
+    if (absl::Status status = Call(request, &response); !status.ok()) return status;
+    return response;
+  }
+  // Any method in JSON. `method` comes from FindMethod.
   virtual std::unique_ptr<JsonCall> OpenCall(const Method& method) = 0;
 };
 

@@ -2,14 +2,14 @@
 #include <limits>
 #include <utility>
 
+#include "client/client.h"
 #include "client/convert/convert.h"
 #include "client/convert/eviction.h"
 #include "client/convert/subspace.h"
-#include "client/grpc_client.h"
 
 namespace seine::client {
 
-absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
+absl::StatusOr<Evicted> Client::Evict(const EvictRequest& in) {
   v1::EvictRequest request;
   ToProto(in.sequence, request.mutable_handle());
   request.set_layer(in.layer);
@@ -20,7 +20,7 @@ absl::StatusOr<Evicted> GrpcClient::Evict(const EvictRequest& in) {
   request.set_report(static_cast<v1::RetainedReport>(in.report));
   absl::Status status = ToProto(in.given, request.mutable_given());
   v1::EvictResponse response;
-  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Evict, request, &response);
+  if (status.ok()) status = Call(request, &response);
   Evicted out;
   if (status.ok()) status = FromProto(response, &out);
   if (!status.ok()) return status;
@@ -37,22 +37,22 @@ absl::StatusOr<Retained> Client::GetRetained(const Sequence& sequence, int layer
   return std::move(answer->retained);
 }
 
-absl::StatusOr<std::vector<HeadScores>> GrpcClient::Score(const Sequence& sequence, int layer,
-                                                          const v1::ScorerSettings& scorer, const Given& given) {
+absl::StatusOr<std::vector<HeadScores>> Client::Score(const Sequence& sequence, int layer,
+                                                      const v1::ScorerSettings& scorer, const Given& given) {
   v1::ScoreRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_layer(layer);
   *request.mutable_scorer() = scorer;
   absl::Status status = ToProto(given, request.mutable_given());
   v1::ScoreResponse response;
-  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Score, request, &response);
+  if (status.ok()) status = Call(request, &response);
   std::vector<HeadScores> out;
   if (status.ok()) status = FromProto(response, &out);
   if (!status.ok()) return status;
   return out;
 }
 
-absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRequest& in) {
+absl::StatusOr<std::vector<HeadDiagnosis>> Client::Diagnose(const DiagnoseRequest& in) {
   v1::DiagnoseRequest request;
   ToProto(in.sequence, request.mutable_handle());
   request.set_layer(in.layer);
@@ -61,19 +61,19 @@ absl::StatusOr<std::vector<HeadDiagnosis>> GrpcClient::Diagnose(const DiagnoseRe
   if (in.window) request.set_window(*in.window);
   absl::Status status = ToProto(in.given, request.mutable_given());
   v1::DiagnoseResponse response;
-  if (status.ok()) status = Call(eviction_, &v1::EvictionService::Stub::Diagnose, request, &response);
+  if (status.ok()) status = Call(request, &response);
   std::vector<HeadDiagnosis> out;
   if (status.ok()) status = FromProto(response, &out);
   if (!status.ok()) return status;
   return out;
 }
 
-absl::StatusOr<LayerSubspace> GrpcClient::GetBasis(const Sequence& sequence, int layer) {
+absl::StatusOr<LayerSubspace> Client::GetBasis(const Sequence& sequence, int layer) {
   v1::GetBasisRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_layer(layer);
   v1::GetBasisResponse response;
-  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::GetBasis, request, &response);
+  absl::Status status = Call(request, &response);
   LayerSubspace out;
   if (status.ok()) status = FromProto(response.bases(), response.frame(), &out.bases);
   if (!status.ok()) return status;
@@ -81,18 +81,18 @@ absl::StatusOr<LayerSubspace> GrpcClient::GetBasis(const Sequence& sequence, int
   return out;
 }
 
-absl::Status GrpcClient::LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) {
+absl::Status Client::LoadBasis(const Sequence& sequence, int layer, const LayerBases& bases) {
   v1::LoadBasisRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_layer(layer);
   request.set_frame(static_cast<v1::KeyFrame>(bases.frame));
   absl::Status status = ToProto(bases, request.mutable_bases());
   v1::LoadBasisResponse response;
-  if (status.ok()) status = Call(subspace_, &v1::SubspaceService::Stub::LoadBasis, request, &response);
+  if (status.ok()) status = Call(request, &response);
   return status;
 }
 
-absl::StatusOr<LayerBases> GrpcClient::CalibrateBasis(const CalibrateRequest& in) {
+absl::StatusOr<LayerBases> Client::CalibrateBasis(const CalibrateRequest& in) {
   v1::CalibrateBasisRequest request;
   request.set_index(in.index);
   request.set_layer(in.layer);
@@ -103,15 +103,15 @@ absl::StatusOr<LayerBases> GrpcClient::CalibrateBasis(const CalibrateRequest& in
   request.set_carried_to(in.carried_to);
   request.set_stack_queries(in.stack_queries);
   v1::CalibrateBasisResponse response;
-  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::CalibrateBasis, request, &response);
+  absl::Status status = Call(request, &response);
   LayerBases out;
   if (status.ok()) status = FromProto(response.bases(), response.frame(), &out);
   if (!status.ok()) return status;
   return out;
 }
 
-absl::StatusOr<Reconstructed> GrpcClient::Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
-                                                      int64_t end) {
+absl::StatusOr<Reconstructed> Client::Reconstruct(const Sequence& sequence, int layer, int kv_head, int64_t begin,
+                                                  int64_t end) {
   v1::ReconstructRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_layer(layer);
@@ -119,7 +119,7 @@ absl::StatusOr<Reconstructed> GrpcClient::Reconstruct(const Sequence& sequence, 
   request.set_begin(begin);
   request.set_end(end);
   v1::ReconstructResponse response;
-  absl::Status status = Call(subspace_, &v1::SubspaceService::Stub::Reconstruct, request, &response);
+  absl::Status status = Call(request, &response);
   Reconstructed out;
   if (status.ok()) status = ReadVector(response.positions(), &out.positions);
   if (!status.ok()) return status;

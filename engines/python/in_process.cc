@@ -1,7 +1,9 @@
 // Seine in the process that calls it: a core of its own, without a server. Calls run on the caller's thread, and on the
 // backend's.
+#include <algorithm>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -13,6 +15,7 @@
 #include "kernels/backend.h"
 #include "kernels/stop.h"
 #include "service/calls/calls.h"
+#include "service/calls/decode_session.h"
 #include "service/fields/error.h"
 #include "service/profiles.h"
 #include "service/snapshots/files/snapshot_folder.h"
@@ -37,7 +40,7 @@ absl::Status Ended(Core& core, const absl::Status& status) {
   return AsClientHasIt(status);
 }
 
-client::Retained AsClientHasIt(Retained retained, client::RetainedReport report) {
+client::Retained ValueOf(Retained retained, client::RetainedReport report) {
   return {.report = report,
           .evictions_before = retained.evictions_before,
           .evictions = retained.evictions,
@@ -47,33 +50,182 @@ client::Retained AsClientHasIt(Retained retained, client::RetainedReport report)
           .kept = std::move(retained.kept)};
 }
 
-// A step is taken where its answer is read, out of messages that are never written as bytes.
+absl::StatusOr<TensorBytes> BytesOf(absl::string_view name, const client::ConstTensor& tensor) {
+  size_t bytes = 0;
+  if (auto s = client::CheckTensor(name, tensor, &bytes); !s.ok()) return s;
+  return TensorBytes{static_cast<v1::DType>(tensor.dtype),
+                     {tensor.shape.begin(), tensor.shape.size()},
+                     {static_cast<const char*>(tensor.data), bytes}};
+}
+
+absl::Status GetOptional(absl::string_view name, const client::ConstTensor& tensor, std::optional<TensorBytes>* out) {
+  if (client::IsAbsent(tensor)) return absl::OkStatus();
+  auto bytes = BytesOf(name, tensor);
+  if (bytes.ok()) *out = *bytes;
+  return bytes.status();
+}
+
+// What an append says, where it lies.
+absl::StatusOr<AppendView> ViewOf(const client::AppendItem& item) {
+  auto keys = BytesOf("keys", item.keys);
+  if (!keys.ok()) return keys.status();
+  AppendView view;
+  view.handle = {item.sequence.index, item.sequence.id, item.sequence.generation};
+  view.layer = item.layer;
+  view.position = item.position;
+  view.keys = *keys;
+  view.report = static_cast<v1::RetainedReport>(item.report);
+  absl::Status status = GetOptional("values", item.values, &view.values);
+  status.Update(GetOptional("queries", item.queries, &view.queries));
+  if (!status.ok()) return status;
+  return view;
+}
+
+absl::StatusOr<ItemView> ViewOf(const client::RetrieveItem& item) {
+  auto queries = BytesOf("queries", item.queries);
+  if (!queries.ok()) return queries.status();
+  ItemView view;
+  view.handle = {item.sequence.index, item.sequence.id, item.sequence.generation};
+  view.layer = item.layer;
+  view.queries = *queries;
+  view.dense_from = item.dense_from;
+  if (auto s = GetOptional("positions", item.positions, &view.positions); !s.ok()) return s;
+  return view;
+}
+
+client::Path PathOf(Path path) { return static_cast<client::Path>(static_cast<int>(path) + 1); }
+static_assert(static_cast<int>(client::Path::kIndex) == static_cast<int>(Path::kIndex) + 1 &&
+              static_cast<int>(client::Path::kExact) == static_cast<int>(Path::kExact) + 1);
+
+template <typename T>
+std::vector<T> Padded(const std::vector<std::vector<T>>& rows, const client::Answer& shape, T padding) {
+  std::vector<T> out(static_cast<size_t>(shape.num_sets) * shape.width, padding);
+  for (size_t s = 0; s < rows.size() && s < static_cast<size_t>(shape.num_sets); ++s) {
+    std::copy_n(rows[s].begin(), std::min<size_t>(rows[s].size(), shape.width), out.begin() + s * shape.width);
+  }
+  return out;
+}
+
+client::Answer ValueOf(const AnswerShape& shape, ItemAnswer answer) {
+  client::Answer out;
+  out.status = AsClientHasIt(answer.status);
+  if (!out.status.ok()) return out;
+  out.path = PathOf(answer.path);
+  out.num_tokens = answer.num_tokens;
+  out.zone_begin = answer.dense_begin;
+  out.zone_end = answer.dense_end;
+  out.all_returned = answer.all_returned;
+  out.codes_outgrown = answer.codes_outgrown;
+  out.capped = answer.capped;
+  out.num_sets = shape.sets;
+  out.width = answer.path == Path::kDense ? 0 : shape.width;
+  out.positions = Padded(answer.positions, out, -1);
+  out.counts.resize(shape.sets);
+  for (size_t s = 0; s < answer.positions.size() && s < out.counts.size(); ++s) {
+    out.counts[s] = static_cast<int32_t>(answer.positions[s].size());
+  }
+  if (shape.with_scores) out.scores = Padded(answer.scores, out, 0.0f);
+  out.masses = std::move(answer.masses);
+  out.dense_positions = std::move(answer.dense_positions);
+  return out;
+}
+
+client::Attended ValueOf(const AnswerShape& shape, AttendAnswer answer) {
+  client::Attended out;
+  out.status = AsClientHasIt(answer.status);
+  if (!out.status.ok()) return out;
+  out.path = PathOf(answer.path);
+  out.num_tokens = answer.num_tokens;
+  out.num_q_heads = shape.num_q_heads;
+  out.head_dim = shape.head_dim;
+  out.prompt_tokens = answer.prompt_tokens;
+  out.output = std::move(answer.output);
+  out.log_sum_exp = std::move(answer.log_sum_exp);
+  out.attended_tokens = answer.attended_tokens;
+  out.tail = answer.tail;
+  out.codes_outgrown = answer.codes_outgrown;
+  if (shape.with_positions) out.selected = ValueOf(shape, std::move(answer.selected));
+  return out;
+}
+
+// Into the values of a client, whose arrays the index's become.
+class ValueTaker final : public StepTaker {
+ public:
+  ValueTaker(const client::DecodeStep& step, client::DecodeAnswer* answer) : step_(step), out_(answer) {
+    *out_ = client::DecodeAnswer();
+    out_->step = step.step;
+    out_->append_status.resize(step.appends.size());
+    const bool reports = std::any_of(step.appends.begin(), step.appends.end(), [](const client::AppendItem& append) {
+      return append.report != client::RetainedReport::kNone;
+    });
+    if (reports) out_->retained.resize(step.appends.size());
+    step.attention ? out_->attended.resize(step.items.size()) : out_->answers.resize(step.items.size());
+  }
+
+  int64_t Appended(size_t append, const absl::Status& status, Retained retained) override {
+    out_->append_status[append] = AsClientHasIt(status);
+    const client::RetainedReport report = step_.appends[append].report;
+    if (status.ok() && report != client::RetainedReport::kNone) {
+      out_->retained[append] = ValueOf(std::move(retained), report);
+    }
+    return 0;  // no message is to hold it
+  }
+  void Take(size_t item, const AnswerShape& shape, ItemAnswer answer) override {
+    out_->answers[item] = ValueOf(shape, std::move(answer));
+  }
+  void Take(size_t item, const AnswerShape& shape, AttendAnswer answer) override {
+    out_->attended[item] = ValueOf(shape, std::move(answer));
+  }
+
+ private:
+  const client::DecodeStep& step_;
+  client::DecodeAnswer* const out_;
+};
+
+// A step is taken where it is written, for its tensors lie at the caller's until then.
 class InProcessStream final : public client::DecodeStream {
  public:
   InProcessStream(std::shared_ptr<Core> core, absl::Duration step_timeout)
       : core_(std::move(core)), session_(*core_), step_timeout_(step_timeout) {}
 
-  absl::Status Write(const client::DecodeStep& step) override { return client::ToProto(step, &request_); }
-
-  absl::Status Read(client::DecodeAnswer* answer) override {
-    absl::Status refused;
+  absl::Status Write(const client::DecodeStep& step) override {
+    appends_.clear();
+    items_.clear();
+    for (const client::AppendItem& append : step.appends) {
+      auto view = ViewOf(append);
+      if (!view.ok()) return view.status();
+      appends_.push_back(*view);
+    }
+    for (const client::RetrieveItem& item : step.items) {
+      auto view = ViewOf(item);
+      if (!view.ok()) return view.status();
+      items_.push_back(*view);
+    }
+    ValueTaker taker(step, &answer_);
+    absl::Status status;
     {
       const StopToken token(DeadlineIn(step_timeout_));
       const StopScope scope(&token);
+      const StepView view = {appends_, items_, &step.selector, step.attention ? &*step.attention : nullptr};
       try {
-        session_.Step(request_, &response_, [] {});
+        status = session_.Step(view, &taker, &answer_.server_us);
       } catch (const std::bad_alloc&) {
-        refused = NoMemory();
+        status = NoMemory();
       }
     }
-    if (!refused.ok()) {
-      response_.Clear();
-      response_.set_step(request_.step());
-      seine::ToProto(refused, response_.mutable_status());
+    if (!status.ok()) {
+      answer_ = client::DecodeAnswer();
+      answer_.step = step.step;
+      answer_.status = AsClientHasIt(status);
     }
     core_->calls.fetch_add(1, std::memory_order_relaxed);
-    if (response_.has_status()) core_->errors.fetch_add(1, std::memory_order_relaxed);
-    return client::FromProto(response_, answer);
+    if (!status.ok()) core_->errors.fetch_add(1, std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(client::DecodeAnswer* answer) override {
+    *answer = std::move(answer_);
+    return absl::OkStatus();
   }
 
   absl::Status Finish() override { return absl::OkStatus(); }
@@ -86,15 +238,10 @@ class InProcessStream final : public client::DecodeStream {
   DecodeSession session_;
   const absl::Duration step_timeout_;
   const std::string fallback_;
-  v1::DecodeRequest request_;
-  v1::DecodeResponse response_;
+  std::vector<AppendView> appends_;
+  std::vector<ItemView> items_;
+  client::DecodeAnswer answer_;
 };
-
-TensorBytes TensorBytesOf(const client::ConstTensor& tensor, size_t bytes) {
-  return {static_cast<v1::DType>(tensor.dtype),
-          {tensor.shape.begin(), tensor.shape.size()},
-          {static_cast<const char*>(tensor.data), bytes}};
-}
 
 class InProcess final : public Connection {
  public:
@@ -115,24 +262,14 @@ class InProcess final : public Connection {
   }
 
   absl::StatusOr<client::AppendTotals> Append(const client::AppendItem& item, absl::Duration timeout) override {
-    size_t key_bytes = 0, value_bytes = 0, query_bytes = 0;
-    const bool with_values = !client::IsAbsent(item.values), with_queries = !client::IsAbsent(item.queries);
-    absl::Status status = client::CheckTensor("keys", item.keys, &key_bytes);
-    if (with_values) status.Update(client::CheckTensor("values", item.values, &value_bytes));
-    if (with_queries) status.Update(client::CheckTensor("queries", item.queries, &query_bytes));
-    if (!status.ok()) return status;
-    AppendedTensors tensors;
-    tensors.keys = TensorBytesOf(item.keys, key_bytes);
-    if (with_values) tensors.values = TensorBytesOf(item.values, value_bytes);
-    if (with_queries) tensors.queries = TensorBytesOf(item.queries, query_bytes);
-    tensors.report = static_cast<RetainedReport>(item.report);
-    v1::SequenceHandle handle;
-    client::ToProto(item.sequence, &handle);
+    const auto view = ViewOf(item);
+    if (!view.ok()) return view.status();
     const StopToken token(DeadlineIn(timeout));
     const StopScope scope(&token);
     Retained retained;
+    absl::Status status;
     try {
-      status = AppendTensors(*core_, handle, item.layer, item.position, tensors, "item", &retained).status();
+      status = AppendTokens(*core_, *view, "item", kMaxAnswerBytes, &retained).status();
     } catch (const std::bad_alloc&) {
       status = NoMemory();
     }
@@ -140,7 +277,7 @@ class InProcess final : public Connection {
     if (!status.ok()) return status;
     client::AppendTotals totals = {.pieces = 1, .tokens = item.keys.shape[0]};
     if (item.report != client::RetainedReport::kNone) {
-      totals.retained.push_back({item.sequence, item.layer, AsClientHasIt(std::move(retained), item.report)});
+      totals.retained.push_back({item.sequence, item.layer, ValueOf(std::move(retained), item.report)});
     }
     return totals;
   }

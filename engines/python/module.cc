@@ -53,7 +53,8 @@ class Stream {
   nb::tuple Step(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention) {
     const Use use(*this);
     PreparedStep prepared;
-    PrepareStep(appends, items, selector, attention, &prepared);
+    PrepareStep(appends, items, &prepared);
+    settings_.Set(selector, attention, &prepared.step);
     RaiseIfWrong(wrong_);
     prepared.step.step = ++steps_;
     {
@@ -95,6 +96,7 @@ class Stream {
   Connection::Opened opened_;
   absl::Status wrong_;  // why no step can be taken any more
   uint64_t steps_ = 0;
+  StepSettings settings_;
   client::DecodeAnswer answer_;
   std::atomic_flag in_use_;
 };

@@ -1,6 +1,4 @@
 // A server's Seine, over gRPC, connected when it is first needed.
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,13 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/channel.h"
-#include "client/convert/convert.h"
-#include "client/convert/eviction.h"
-#include "client/convert/pieces.h"
 #include "client/endpoint.h"
+#include "client/wire_calls.h"
 #include "engines/python/connection.h"
-#include "seine/v1/admin_service.grpc.pb.h"
-#include "seine/v1/retrieval_service.grpc.pb.h"
 
 namespace seine::python {
 namespace {
@@ -41,14 +35,6 @@ absl::Status WithHint(const absl::Status& status) {
       absl::StrCat(status.message(), "; start one with seined, or say where it is: Client(address) or SEINE_SERVER"));
 }
 
-absl::StatusOr<grpc::ByteBuffer> MessageBytes(const Message& message) {
-  grpc::ByteBuffer bytes;
-  bool own = false;
-  const auto written = grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own);
-  if (!written.ok()) return absl::ResourceExhaustedError("the request is too large for a message");
-  return bytes;
-}
-
 class Remote final : public Connection {
  public:
   Remote(std::string endpoint, absl::Duration timeout, client::Security security)
@@ -57,57 +43,21 @@ class Remote final : public Connection {
   const std::string& endpoint() const override { return endpoint_; }
   absl::Duration timeout() const override { return timeout_; }
 
-  absl::Status Call(const client::Method& method, const Message& request, Message* response,
-                    absl::Duration timeout) override {
+  absl::Status Call(const client::Method&, const Message& request, Message* response, absl::Duration timeout) override {
     const absl::Time deadline = absl::Now() + timeout;
     const auto channel = Connected(timeout);
     if (!channel.ok()) return channel.status();
-    const auto bytes = MessageBytes(request);
-    if (!bytes.ok()) return bytes.status();
-    grpc::ClientContext context;
-    SetDeadline(deadline, &context);
-    grpc::GenericStub stub(*channel);
-    grpc::CompletionQueue queue;
-    grpc::ByteBuffer answer;
-    grpc::Status ended;
-    void* tag = nullptr;
-    bool ok = false;
-    const auto call = stub.PrepareUnaryCall(&context, absl::StrCat("/", method.name), *bytes, &queue);
-    call->StartCall();
-    call->Finish(&answer, &ended, &answer);
-    queue.Next(&tag, &ok);
-    if (!ended.ok()) return client::FromGrpc(ended, endpoint_);
-    if (grpc::SerializationTraits<Message>::Deserialize(&answer, response).ok()) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("the answer of ", endpoint_, " is no ", method.response));
+    return client::CallUnary({*channel, endpoint_, deadline}, request, response);
   }
 
   absl::StatusOr<client::AppendTotals> Append(const client::AppendItem& item, absl::Duration timeout) override {
     const absl::Time deadline = absl::Now() + timeout;
     const auto channel = Connected(timeout);
     if (!channel.ok()) return channel.status();
-    auto piece_bytes = PieceBytes(*channel, deadline);
+    const client::CallTarget target = {*channel, endpoint_, deadline};
+    const auto piece_bytes = client::AskPieceBytes(target, &piece_bytes_);
     if (!piece_bytes.ok()) return piece_bytes.status();
-    const auto stub = v1::RetrievalService::NewStub(*channel);
-    grpc::ClientContext context;
-    SetDeadline(deadline, &context);
-    v1::AppendStreamResponse response;
-    const auto writer = stub->AppendStream(&context, &response);
-    v1::AppendStreamRequest request;  // one message for all pieces: its strings keep their capacity
-    absl::Status sent;
-    bool open = true;
-    sent.Update(client::ForEachPiece(item, *piece_bytes, [&](const client::AppendItem& piece) {
-      sent = client::ToProto(piece, request.mutable_item());
-      open = sent.ok() && writer->Write(request);
-      return open;
-    }));
-    if (!sent.ok()) context.TryCancel();
-    if (open && sent.ok()) writer->WritesDone();
-    const grpc::Status ended = writer->Finish();
-    if (!sent.ok()) return sent;
-    if (!ended.ok()) return client::FromGrpc(ended, endpoint_);
-    client::AppendTotals totals;
-    if (auto s = client::FromProto(response, &totals); !s.ok()) return s;
-    return totals;
+    return client::SendAppends(target, {&item, 1}, *piece_bytes, {});
   }
 
   absl::StatusOr<Opened> OpenStream(absl::Duration step_timeout, const std::string& transport) override {
@@ -148,23 +98,6 @@ class Remote final : public Connection {
     if (!channel.ok()) return WithHint(channel.status());
     const std::lock_guard<std::mutex> lock(mutex_);
     return channel_ = *channel;
-  }
-
-  static void SetDeadline(absl::Time deadline, grpc::ClientContext* context) {
-    if (deadline != absl::InfiniteFuture()) context->set_deadline(absl::ToChronoTime(deadline));
-  }
-
-  // Asked once: what a server takes does not change.
-  absl::StatusOr<int64_t> PieceBytes(const std::shared_ptr<grpc::Channel>& channel, absl::Time deadline) {
-    if (piece_bytes_ == 0) {
-      grpc::ClientContext context;
-      SetDeadline(deadline, &context);
-      v1::GetServerInfoResponse info;
-      const auto asked = v1::AdminService::NewStub(channel)->GetServerInfo(&context, {}, &info);
-      if (!asked.ok()) return client::FromGrpc(asked, endpoint_);
-      piece_bytes_ = client::PieceBytes(info.max_message_bytes());
-    }
-    return piece_bytes_.load();
   }
 
   const std::string endpoint_;

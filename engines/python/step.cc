@@ -1,4 +1,4 @@
-// Steps from Python's objects: PrepareStep and CheckedAppend of step.h.
+// Steps from Python's objects: StepSettings, PrepareStep and CheckedAppend of step.h.
 #include "engines/python/step.h"
 
 #include <limits>
@@ -123,7 +123,28 @@ void MakeNames() {
   if (names == nullptr) names = new Names;
 }
 
-void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention, PreparedStep* out) {
+void StepSettings::Set(nb::handle selector, nb::handle attention, client::DecodeStep* step) {
+  if (!selector.is_none()) {
+    const int same = selector_.is_valid() ? PyObject_RichCompareBool(selector_.ptr(), selector.ptr(), Py_EQ) : 0;
+    if (same < 0) PyErr_Clear();  // values that do not compare, as arrays
+    if (same <= 0) {
+      selector_.reset();
+      selector_message_ = SelectorOf(selector);
+      selector_ = nb::steal(PyDict_Copy(selector.ptr()));
+      if (!selector_.is_valid()) PyErr_Clear();  // another mapping
+    }
+    step->selector = selector_message_;
+  }
+  if (attention.is_none()) return;
+  if (!attention_.is(attention)) {
+    attention_.reset();
+    attention_message_ = AttentionOf(attention);
+    attention_ = nb::borrow(attention);
+  }
+  step->attention = attention_message_;
+}
+
+void PrepareStep(nb::handle appends, nb::handle items, PreparedStep* out) {
   client::DecodeStep& step = out->step;
   for (nb::handle append : nb::iter(appends)) {
     client::AppendItem item;
@@ -145,8 +166,6 @@ void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::
     item.positions = OptionalTensor(Attribute(asked, names->positions), "positions", &out->arrays);
     step.items.push_back(std::move(item));
   }
-  if (!selector.is_none()) step.selector = SelectorOf(selector);
-  if (!attention.is_none()) step.attention = AttentionOf(attention);
 }
 
 client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,

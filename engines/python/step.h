@@ -21,10 +21,23 @@ struct PreparedStep {
   std::vector<ArrayView> arrays;
 };
 
-// `appends`: objects with the attributes of messages.Append; `items`: of messages.Item; `selector`: a dict, or None;
-// `attention`: an object with the attributes of messages.Attention, or None. TypeError and ValueError name the
-// attribute.
-void PrepareStep(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention, PreparedStep* out);
+// Settings of steps, made into messages when they change. A selector is compared by its value, and an Attention, which
+// is frozen, by which object it is.
+class StepSettings {
+ public:
+  // `selector`: a dict, or None; `attention`: an object with the attributes of messages.Attention, or None. TypeError
+  // and ValueError name the attribute.
+  void Set(nb::handle selector, nb::handle attention, client::DecodeStep* step);
+
+ private:
+  nb::object selector_, attention_;  // that the messages are of
+  v1::Selector selector_message_;
+  v1::Attention attention_message_;
+};
+
+// `appends`: objects with the attributes of messages.Append; `items`: of messages.Item. TypeError and ValueError name
+// the attribute.
+void PrepareStep(nb::handle appends, nb::handle items, PreparedStep* out);
 
 // One append by its attributes' values, with `arrays` as above. ValueError where keys are not [tokens, num_kv_heads,
 // head_dim], values not of the same shape, queries not [1 to tokens, num_q_heads, head_dim], or a report is none.

@@ -71,7 +71,7 @@ absl::Status CheckRoomForSequences(const Core& core, int64_t count, std::unique_
   return tenant->CheckSequences(held + count - 1);
 }
 
-absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& name, absl::string_view field) {
+absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, absl::string_view name, absl::string_view field) {
   std::shared_ptr<Index> index = core.catalog.Find(CurrentTenant(), name);
   if (index == nullptr) {
     return FieldError("INDEX_NOT_FOUND", field, absl::StrCat("no such index: ", Quoted(name)),
@@ -80,15 +80,15 @@ absl::StatusOr<std::shared_ptr<Index>> FindIndex(Core& core, const std::string& 
   return index;
 }
 
-absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const v1::SequenceHandle& handle,
-                                                     absl::string_view field, SequenceHandle* out) {
-  auto index = FindIndex(core, handle.index(), absl::StrCat(field, ".index"));
+absl::StatusOr<std::shared_ptr<Index>> ResolveHandle(Core& core, const HandleView& handle, absl::string_view field,
+                                                     SequenceHandle* out) {
+  auto index = FindIndex(core, handle.index, absl::StrCat(field, ".index"));
   if (!index.ok()) return index;
-  if (auto s = CheckId(handle.id(), absl::StrCat(field, ".id")); !s.ok()) return s;
-  const FamilyKey key{CurrentTenant(), handle.index(), FamilyOfId(handle.id())};
+  if (auto s = CheckId(handle.id, absl::StrCat(field, ".id")); !s.ok()) return s;
+  const FamilyKey key{CurrentTenant(), handle.index, FamilyOfId(handle.id)};
   if (auto s = core.families.CheckHere(key); !s.ok()) return s;
-  out->id = handle.id();
-  out->generation = handle.generation();
+  out->id = std::string(handle.id);
+  out->generation = handle.generation;
   return index;
 }
 

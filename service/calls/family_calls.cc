@@ -97,7 +97,7 @@ void ToProto(const KnownFamily& known, v1::FamilyStateInfo* out) {
 
 }  // namespace
 
-absl::Status BeginChange(Core& core, const std::string& index, absl::string_view id, SequenceFamilies::Change* change) {
+absl::Status BeginChange(Core& core, absl::string_view index, absl::string_view id, SequenceFamilies::Change* change) {
   return core.families.BeginChange({CurrentTenant(), index, FamilyOfId(id)}, change);
 }
 

@@ -1,24 +1,19 @@
 // The calls of RetrievalService. Hot path: tensors are used where the message holds them, messages and scratch are
 // reused.
-#include <algorithm>
 #include <chrono>
-#include <new>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "index/counts/counts.h"
 #include "index/index.h"
 #include "service/access/access.h"
 #include "service/access/caller.h"
-#include "service/calls/announcing_moment.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
 #include "service/calls/convert/eviction.h"
+#include "service/calls/convert/step.h"
 #include "service/calls/convert/validate.h"
-#include "service/catalog.h"
-#include "service/event_log.h"
+#include "service/calls/retriever.h"
 #include "service/families/sequence_families.h"
 #include "service/fields/error.h"
 #include "service/under_way/in_flight.h"
@@ -86,46 +81,52 @@ absl::Status CheckMayWrite() {
 }
 
 // `out` is filled where the item asks for a report, in an answer that has `room` for it.
-absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, const std::string& field, int64_t room,
-                                  v1::Retained* out, std::shared_ptr<Index>* found = nullptr) {
-  if (auto s = CheckMayWrite(); !s.ok()) return s;
-  RetainedReport report = RetainedReport::kNone;
-  if (auto s = ReportFrom(item.report(), field + ".report", &report); !s.ok()) return s;
-  AppendedTensors tensors;
-  tensors.report = report;
-  tensors.report_bytes = room;
-  tensors.keys = item.keys();
-  if (item.has_values()) tensors.values = item.values();
-  if (item.has_queries()) tensors.queries = item.queries();
+absl::StatusOr<int64_t> AppendOne(Core& core, const v1::AppendItem& item, int64_t room, v1::Retained* out) {
   Retained retained;
-  auto length = AppendTensors(core, item.handle(), item.layer(), item.position(), tensors, field, &retained, found);
-  if (length.ok() && report != RetainedReport::kNone) ToProto(retained, out);
+  auto length = AppendTokens(core, AppendView(item), "item", room, &retained);
+  if (length.ok() && item.report() != v1::RETAINED_REPORT_UNSPECIFIED) ToProto(retained, out);
   return length;
+}
+
+template <typename Request, typename Response, typename Answers>
+absl::Status Answered(Core& core, const Request& request, const v1::Attention* attention, Response* response,
+                      Answers* answers) {
+  const Stopwatch watch;
+  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
+  const std::vector<ItemView> items(request.items().begin(), request.items().end());
+  Retriever retriever(core);
+  if (auto s = retriever.Prepare(items, request.selector(), attention); !s.ok()) return s;
+  MessageTaker taker(items.size(), answers);
+  if (auto s = retriever.Answer(&taker, {}); !s.ok()) return s;
+  response->set_server_us(watch.microseconds());
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<int64_t> AppendTensors(Core& core, const v1::SequenceHandle& wire, int layer, int64_t position,
-                                      const AppendedTensors& tensors, const std::string& field, Retained* retained,
-                                      std::shared_ptr<Index>* found) {
+absl::StatusOr<int64_t> AppendTokens(Core& core, const AppendView& append, const std::string& field, int64_t room,
+                                     Retained* retained, std::shared_ptr<Index>* found) {
+  if (auto s = CheckMayWrite(); !s.ok()) return s;
+  RetainedReport report = RetainedReport::kNone;
+  if (auto s = ReportFrom(append.report, field + ".report", &report); !s.ok()) return s;
   SequenceHandle handle;
-  auto index = ResolveHandle(core, wire, field + ".handle", &handle);
+  auto index = ResolveHandle(core, append.handle, field + ".handle", &handle);
   if (!index.ok()) return index.status();
   SequenceFamilies::Change change;
-  if (auto s = BeginChange(core, wire.index(), handle.id, &change); !s.ok()) return s;
+  if (auto s = BeginChange(core, append.handle.index, handle.id, &change); !s.ok()) return s;
   const IndexConfig& config = (*index)->config();
-  auto keys = TokensView(tensors.keys, config.geometry, field + ".keys");
+  auto keys = TokensView(append.keys, config.geometry, field + ".keys");
   if (!keys.ok()) return keys.status();
-  auto values = ValuesView(tensors.values, config, field + ".values");
+  auto values = ValuesView(append.values, config, field + ".values");
   if (!values.ok()) return values.status();
   std::vector<float> scratch;
-  auto queries = AppendedQueries(tensors.queries, config.geometry, field + ".queries", &scratch);
+  auto queries = AppendedQueries(append.queries, config.geometry, field + ".queries", &scratch);
   if (!queries.ok()) return queries.status();
-  if (tensors.report != RetainedReport::kNone) {
-    auto s = CheckReport(core, **index, handle, layer, keys->num_tokens, tensors.report_bytes, field + ".report");
+  if (report != RetainedReport::kNone) {
+    auto s = CheckReport(core, **index, handle, append.layer, keys->num_tokens, room, field + ".report");
     if (!s.ok()) return s;
   }
-  auto length = (*index)->Append(handle, layer, position, *keys, *values, *queries, tensors.report, retained);
+  auto length = (*index)->Append(handle, append.layer, append.position, *keys, *values, *queries, report, retained);
   if (!length.ok()) return Explain(length.status(), field);
   if (found != nullptr && *found == nullptr) *found = *std::move(index);
   return *length;
@@ -147,7 +148,7 @@ absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::s
 
 absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResponse* response) {
   v1::Retained retained;
-  auto length = AppendOne(core, request.item(), "item", Room(core, *response), &retained);
+  auto length = AppendOne(core, request.item(), Room(core, *response), &retained);
   if (!length.ok()) return length.status();
   response->set_num_tokens(*length);
   if (request.item().report() != v1::RETAINED_REPORT_UNSPECIFIED) response->mutable_retained()->Swap(&retained);
@@ -156,7 +157,7 @@ absl::Status Append(Core& core, const v1::AppendRequest& request, v1::AppendResp
 
 absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1::AppendStreamResponse* totals) {
   v1::Retained retained;
-  auto length = AppendOne(core, request.item(), "item", Room(core, *totals), &retained);
+  auto length = AppendOne(core, request.item(), Room(core, *totals), &retained);
   if (!length.ok()) return length.status();
   if (request.item().report() != v1::RETAINED_REPORT_UNSPECIFIED) AddPiece(request.item(), std::move(retained), totals);
   totals->set_pieces(totals->pieces() + 1);
@@ -165,23 +166,11 @@ absl::Status AppendPiece(Core& core, const v1::AppendStreamRequest& request, v1:
 }
 
 absl::Status Retrieve(Core& core, const v1::RetrieveRequest& request, v1::RetrieveResponse* response) {
-  const Stopwatch watch;
-  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
-  Retriever retriever(core);
-  if (auto s = retriever.Prepare(request.items(), request.selector(), nullptr); !s.ok()) return s;
-  if (auto s = retriever.Retrieve(response->mutable_answers(), {}); !s.ok()) return s;
-  response->set_server_us(watch.microseconds());
-  return absl::OkStatus();
+  return Answered(core, request, nullptr, response, response->mutable_answers());
 }
 
 absl::Status Attend(Core& core, const v1::AttendRequest& request, v1::AttendResponse* response) {
-  const Stopwatch watch;
-  if (request.items().empty()) return FieldError("EMPTY", "items", "none given");
-  Retriever retriever(core);
-  if (auto s = retriever.Prepare(request.items(), request.selector(), &request.attention()); !s.ok()) return s;
-  if (auto s = retriever.Attend(response->mutable_answers(), {}); !s.ok()) return s;
-  response->set_server_us(watch.microseconds());
-  return absl::OkStatus();
+  return Answered(core, request, &request.attention(), response, response->mutable_answers());
 }
 
 absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResponse* response) {
@@ -208,90 +197,6 @@ absl::Status Gather(Core& core, const v1::GatherRequest& request, v1::GatherResp
   auto raw = [](v1::Tensor* tensor) { return tensor == nullptr ? nullptr : tensor->mutable_raw(); };
   return Explain(
       (*index)->Gather(handle, request.layer(), request.kv_head(), *positions, raw(tensors[0]), raw(tensors[1])), "");
-}
-
-absl::Status DecodeSession::Admit() const {
-  if (caller_ == nullptr) return absl::OkStatus();
-  return caller_->revoked() ? Unauthenticated() : caller_->tenant->TakeStep();
-}
-
-void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* response,
-                         const std::function<void()>& announce) {
-  const auto began = Clock::now();
-  const CallerScope scope(caller_);
-  response->Clear();
-  int64_t announcing_us = 0;  // the wire's time, not the index's
-  AnnouncingMoment moment;
-  ProgressCallback progress;
-  if (request.announce()) {
-    progress = [&](int left) {
-      if (!moment.Come(Clock::now(), left)) return;
-      const Stopwatch announcing;
-      announce();
-      announcing_us = announcing.microseconds();
-    };
-  }
-  const absl::Status status = TryStep(request, response, progress);
-  if (!status.ok()) {
-    response->Clear();
-    ToProto(status, response->mutable_status());
-    core_.log.Ended({"Decode step", peer_, began}, status);
-  }
-  if (core_.log.WantsEvictions()) core_.log.EvictedByThemselves(core_.catalog.List());
-  response->set_step(request.step());
-  const auto took = Clock::now() - began;
-  response->set_server_us(std::chrono::duration_cast<std::chrono::microseconds>(took).count() - announcing_us);
-  if (stepped_ == nullptr) return;
-  if (IndexCounts* const counts = stepped_->counts(); counts != nullptr) {
-    counts->Step(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
-  }
-  stepped_ = nullptr;
-}
-
-template <typename Search, typename Answers>
-void DecodeSession::Answer(Search search, Answers* answers) {
-  try {
-    return search(answers);
-  } catch (const std::bad_alloc&) {
-    answers->Clear();
-  }
-  const absl::Status status = NoMemory();
-  for (size_t i = 0; i < retriever_.size(); ++i) ToProto(status, answers->Add()->mutable_status());
-  retriever_.Forget();
-}
-
-// The settings are checked before anything is appended: a step that fails as a whole has changed nothing. What fails
-// from then on is said of the append or the item.
-absl::Status DecodeSession::TryStep(const v1::DecodeRequest& request, v1::DecodeResponse* response,
-                                    const ProgressCallback& progress) {
-  if (auto s = CheckBatch(request.appends_size(), "appends"); !s.ok()) return s;
-  const v1::Attention* attention = request.has_attention() ? &request.attention() : nullptr;
-  if (auto s = retriever_.Prepare(request.items(), request.selector(), attention); !s.ok()) return s;
-  stepped_ = core_.counts != nullptr ? retriever_.first_index() : nullptr;
-  std::shared_ptr<Index>* const found = core_.counts != nullptr ? &stepped_ : nullptr;
-  bool reports = false;
-  int64_t room = core_.options.max_message_bytes;
-  for (const v1::AppendItem& item : request.appends()) reports |= item.report() != v1::RETAINED_REPORT_UNSPECIFIED;
-  for (int i = 0; i < request.appends_size(); ++i) {
-    response->add_append_status();
-    if (reports) response->add_retained();
-  }
-  for (int i = 0; i < request.appends_size(); ++i) {
-    absl::StatusOr<int64_t> length = NoMemory();
-    try {
-      length = AppendOne(core_, request.appends(i), absl::StrCat("appends[", i, "]"), room,
-                         reports ? response->mutable_retained(i) : nullptr, found);
-    } catch (const std::bad_alloc&) {
-    }
-    if (!length.ok()) ToProto(length.status(), response->mutable_append_status(i));
-    if (reports) room -= static_cast<int64_t>(response->retained(i).ByteSizeLong());
-  }
-  if (attention != nullptr) {
-    Answer([&](auto* answers) { retriever_.Attend(answers, progress).IgnoreError(); }, response->mutable_attended());
-  } else {
-    Answer([&](auto* answers) { retriever_.Retrieve(answers, progress).IgnoreError(); }, response->mutable_answers());
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace seine

@@ -8,8 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "index/index.h"
 #include "seine/v1/retrieval_service.pb.h"
+#include "service/calls/convert/step.h"
 #include "service/core.h"
 
 namespace seine {
@@ -17,23 +19,17 @@ namespace seine {
 // A batch of items with scratch that is kept from one to the next. Not thread-safe: one per stream or call.
 class Retriever {
  public:
-  using Items = google::protobuf::RepeatedPtrField<v1::RetrieveItem>;
-
   explicit Retriever(Core& core) : core_(core) {}
 
-  // Checks the settings and every item; a wrong item is remembered for its answer, wrong settings are returned. `items`
-  // must live until they are answered; indexes are held until then, or until a Prepare fails. nullptr: the items are to
-  // be retrieved, not attended.
-  absl::Status Prepare(const Items& items, const v1::Selector& selector, const v1::Attention* attention);
-  // Answers what Prepare has taken, in order: one of the two, as Prepare was told. `progress`: kernels/backend.h. The
-  // search of an index that fails as a whole is said of each of its items, and returned besides.
-  absl::Status Retrieve(google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers,
-                        const ProgressCallback& progress);
-  absl::Status Attend(google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers, const ProgressCallback& progress);
+  // Checks the settings and every item; a wrong item is remembered for its answer, wrong settings are returned. What
+  // items view must live until they are answered; indexes are held until then, or until a Prepare fails. nullptr: the
+  // items are to be retrieved, not attended.
+  absl::Status Prepare(absl::Span<const ItemView> items, const v1::Selector& selector, const v1::Attention* attention);
+  // Answers what Prepare has taken, as it was told. `progress`: kernels/backend.h. The search of an index that fails as
+  // a whole is said of each of its items, and returned besides. Where there is no memory, every item's answer says so.
+  absl::Status Answer(AnswerTaker* taker, const ProgressCallback& progress);
   // The index of the first right item, until it is answered; nullptr: there is none.
   std::shared_ptr<Index> first_index() const { return groups_.empty() ? nullptr : groups_.front().index; }
-  size_t size() const { return wrong_.size(); }  // items that Prepare took
-  void Forget() { groups_.clear(); }             // lets go of the indexes
 
  private:
   // The items of one index and the settings for them.
@@ -42,21 +38,24 @@ class Retriever {
     Checked<SearchParams> params;
     std::optional<Checked<AttentionParams>> attention;  // where items are attended
     std::vector<RetrieveItem> items;
-    std::vector<int> places;  // of the items in the request
-    int sets() const;         // of an item's answer
+    std::vector<size_t> places;  // of the items in the request
+    AnswerShape shape;           // of an item's answer
     const Geometry& geometry() const { return index->config().geometry; }
   };
-  absl::Status PrepareAll(const Items& items, const v1::Selector& selector, const v1::Attention* attention);
-  absl::Status PrepareItem(int place, const v1::RetrieveItem& item, const v1::Selector& selector,
+  absl::Status PrepareAll(absl::Span<const ItemView> items, const v1::Selector& selector,
+                          const v1::Attention* attention);
+  absl::Status PrepareItem(size_t place, const ItemView& item, const v1::Selector& selector,
                            const v1::Attention* attention);
   absl::StatusOr<Group*> GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector,
                                  const v1::Attention* attention);
   absl::Status CheckAnswerSize(const v1::Attention* attention) const;
-  template <typename Answer, typename Call, typename Convert>
-  absl::Status AnswerAll(google::protobuf::RepeatedPtrField<Answer>* answers, Call call, Convert convert);
+  template <typename OneAnswer>
+  void TakeOne(size_t place, const Group& group, OneAnswer* answer, AnswerTaker* taker);
+  absl::Status AnswerAll(AnswerTaker* taker, const ProgressCallback& progress);
+  void TakeStatus(size_t place, const absl::Status& status, AnswerTaker* taker);
 
   Core& core_;
-  bool with_scores_ = false;
+  bool attended_ = false;
   std::vector<Group> groups_;
   std::vector<absl::Status> wrong_;                           // [items], OK where the item is right
   std::vector<std::vector<float>> queries_;                   // [items], used where queries are not fp32

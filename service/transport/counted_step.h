@@ -6,7 +6,7 @@
 #include <new>
 
 #include "kernels/stop.h"
-#include "service/calls/calls.h"
+#include "service/calls/decode_session.h"
 #include "service/core.h"
 #include "service/fields/error.h"
 

@@ -12,7 +12,7 @@
 #include "kernels/stop.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "service/access/caller.h"
-#include "service/calls/calls.h"
+#include "service/calls/decode_session.h"
 #include "service/transport/decode_lanes.h"
 #include "service/transport/wire_service.h"
 #include "service/under_way/in_flight.h"

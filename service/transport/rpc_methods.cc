@@ -12,6 +12,7 @@
 #include "seine/v1/shared_memory_service.grpc.pb.h"
 #include "seine/v1/subspace_service.grpc.pb.h"
 #include "service/access/audit_log.h"
+#include "service/calls/call_list.h"
 #include "service/calls/calls.h"
 #include "service/fields/error.h"
 #include "service/transport/message_bytes.h"
@@ -83,54 +84,20 @@ constexpr RpcMethod Of(const char* name, Weight weight, Role role, bool changes,
 
 }  // namespace
 
-// Of<service>(name, weight, role that it takes, whether it changes anything, function of calls.h).
+const std::vector<RpcMethod>& RpcMethods() {
+  static const auto* const methods = new std::vector<RpcMethod>{
 #define SEINE_METHOD(service, method, weight, role, changes)                         \
   Of<v1::service>(#method, Weight::weight, Role::role, changes,                      \
                   &One<v1::method##Request, v1::method##Response, &method, changes>, \
-                  &Plain<v1::method##Request, v1::method##Response, &method, changes>)
-
-const std::vector<RpcMethod>& RpcMethods() {
-  static const auto* const methods = new std::vector<RpcMethod>{
-      SEINE_METHOD(IndexService, CreateIndex, kHeavy, kAdmin, true),  // may read a profile
-      SEINE_METHOD(IndexService, GetIndex, kLight, kReader, false),
-      SEINE_METHOD(IndexService, ListIndexes, kHeavy, kReader, false),
-      SEINE_METHOD(IndexService, DeleteIndex, kHeavy, kAdmin, true),  // gives back what may be gigabytes
-      SEINE_METHOD(SequenceService, CreateSequence, kHeavy, kWriter, true),
-      SEINE_METHOD(SequenceService, GetSequence, kLight, kReader, false),
-      SEINE_METHOD(SequenceService, ListSequences, kHeavy, kReader, false),
-      SEINE_METHOD(SequenceService, DeleteSequence, kHeavy, kWriter, true),
-      SEINE_METHOD(SequenceService, ForkSequence, kHeavy, kWriter, true),
-      SEINE_METHOD(SequenceService, TruncateSequence, kHeavy, kWriter, true),
-      SEINE_METHOD(SequenceService, Snapshot, kHeavy, kWriter, true),  // a file, where there may have been another
-      SEINE_METHOD(SequenceService, Restore, kHeavy, kWriter, true),
-      SEINE_METHOD(SequenceService, ReleaseBase, kHeavy, kWriter, true),  // gives back what may be gigabytes
-      SEINE_METHOD(RetrievalService, Append, kHeavy, kWriter, true),
-      {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, Role::kWriter, true, /*pieces=*/true,
-       &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>,
-       &Plain<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece, /*changes=*/true>},
-      SEINE_METHOD(RetrievalService, Retrieve, kHeavy, kReader, false),
-      SEINE_METHOD(RetrievalService, Attend, kHeavy, kReader, false),
-      SEINE_METHOD(RetrievalService, Gather, kHeavy, kReader, false),
-      SEINE_METHOD(EvictionService, Score, kHeavy, kReader, false),
-      SEINE_METHOD(EvictionService, Evict, kHeavy, kWriter, true),
-      SEINE_METHOD(EvictionService, Diagnose, kHeavy, kReader, false),
-      SEINE_METHOD(SubspaceService, GetBasis, kHeavy, kReader, false),
-      SEINE_METHOD(SubspaceService, LoadBasis, kHeavy, kWriter, true),
-      SEINE_METHOD(SubspaceService, CalibrateBasis, kHeavy, kReader, false),
-      SEINE_METHOD(SubspaceService, Reconstruct, kHeavy, kReader, false),
-      SEINE_METHOD(SharedMemoryService, OpenChannel, kLight, kReader, false),
-      SEINE_METHOD(AdminService, GetServerInfo, kLight, kReader, false),
-      SEINE_METHOD(AdminService, DescribeHead, kLight, kReader, false),
-      SEINE_METHOD(AdminService, MeasureProfile, kHeavy, kReader, false),
-      SEINE_METHOD(AdminService, CompareExact, kHeavy, kReader, false),
-      SEINE_METHOD(AdminService, SetFamilyState, kHeavy, kAdmin, true),  // waits for changes that have begun
-      SEINE_METHOD(AdminService, ListFamilyStates, kHeavy, kReader, false),
-      SEINE_METHOD(AdminService, SetDraining, kLight, kAdmin, true),
-      SEINE_METHOD(AdminService, GetMetrics, kLight, kAdmin, false),  // a server that is busy is looked at most
+                  &Plain<v1::method##Request, v1::method##Response, &method, changes>),
+      SEINE_FOR_EACH_CALL(SEINE_METHOD)
+#undef SEINE_METHOD
+          {v1::RetrievalService::service_full_name(), "AppendStream", Weight::kHeavy, Role::kWriter, true,
+           /*pieces=*/true, &Each<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece>,
+           &Plain<v1::AppendStreamRequest, v1::AppendStreamResponse, &AppendPiece, /*changes=*/true>},
   };
   return *methods;
 }
-#undef SEINE_METHOD
 
 const std::vector<const char*>& ServiceNames() {
   static const auto* const names = new std::vector<const char*>{

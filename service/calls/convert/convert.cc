@@ -277,9 +277,9 @@ AttentionParams AttentionFrom(const v1::Attention& attention) {
   return params;
 }
 
-void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out) {
+void ToProto(const ItemAnswer& answer, const AnswerShape& shape, v1::RetrieveAnswer* out) {
   if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
-  if (answer.path == Path::kDense) width = 0;
+  const int sets = shape.sets, width = answer.path == Path::kDense ? 0 : shape.width;
   out->set_path(ToWire<v1::Path>(answer.path));
   out->set_num_tokens(answer.num_tokens);
   out->set_zone_begin(answer.dense_begin);
@@ -298,26 +298,27 @@ void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1
   for (const std::vector<int32_t>& head : answer.dense_positions) SetVector(head, out->add_dense_positions());
   answer.masses.empty() ? out->clear_masses() : SetVector(answer.masses, out->mutable_masses());
   out->set_capped(answer.capped);
-  if (with_scores) SetRows<float>(v1::D_TYPE_FLOAT32, answer.scores, sets, width, 0.0f, out->mutable_scores());
+  if (shape.with_scores) SetRows<float>(v1::D_TYPE_FLOAT32, answer.scores, sets, width, 0.0f, out->mutable_scores());
 }
 
-void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out) {
+void ToProto(const AttendAnswer& answer, const AnswerShape& shape, v1::AttendAnswer* out) {
   if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
   out->set_path(ToWire<v1::Path>(answer.path));
   out->set_num_tokens(answer.num_tokens);
   out->set_attended_tokens(answer.attended_tokens);
   out->set_tail(answer.tail);
   out->set_codes_outgrown(answer.codes_outgrown);
-  const int64_t heads = geometry.num_q_heads, tokens = answer.prompt_tokens;
+  const int64_t heads = shape.num_q_heads, tokens = answer.prompt_tokens;
   if (tokens > 0) {
-    SetTensor(v1::D_TYPE_FLOAT32, {tokens, heads, geometry.head_dim}, out->mutable_output());
+    SetTensor(v1::D_TYPE_FLOAT32, {tokens, heads, shape.head_dim}, out->mutable_output());
     SetTensor(v1::D_TYPE_FLOAT32, {tokens, heads}, out->mutable_log_sum_exp());
   } else {
-    SetTensor(v1::D_TYPE_FLOAT32, {heads, geometry.head_dim}, out->mutable_output());
+    SetTensor(v1::D_TYPE_FLOAT32, {heads, shape.head_dim}, out->mutable_output());
     SetTensor(v1::D_TYPE_FLOAT32, {heads}, out->mutable_log_sum_exp());
   }
   out->mutable_output()->set_raw(answer.output.data(), answer.output.size() * sizeof(float));
   out->mutable_log_sum_exp()->set_raw(answer.log_sum_exp.data(), answer.log_sum_exp.size() * sizeof(float));
+  if (shape.with_positions) ToProto(answer.selected, shape, out->mutable_selected());
 }
 
 }  // namespace seine

@@ -15,6 +15,7 @@
 #include "seine/v1/index_service.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "seine/v1/sequence_service.pb.h"
+#include "service/calls/convert/step.h"
 #include "service/fields/error.h"
 #include "service/profiles.h"
 
@@ -40,8 +41,8 @@ void ToProto(const Index& index, v1::IndexInfo* info);
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info);
 void ToProto(const HeadInfo& head, v1::DescribeHeadResponse* out);
 void ToProto(const Profile& profile, v1::MeasureProfileResponse* out);  // its one layer
-void ToProto(const ItemAnswer& answer, int sets, int width, bool with_scores, v1::RetrieveAnswer* out);
-void ToProto(const AttendAnswer& answer, const Geometry& geometry, v1::AttendAnswer* out);  // all but `selected`
+void ToProto(const ItemAnswer& answer, const AnswerShape& shape, v1::RetrieveAnswer* out);
+void ToProto(const AttendAnswer& answer, const AnswerShape& shape, v1::AttendAnswer* out);
 
 }  // namespace seine
 

@@ -106,18 +106,20 @@ absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initiali
   return values;
 }
 
-absl::Status PositionSets(const v1::Tensor& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets) {
+absl::Status PositionSets(const TensorBytes& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets) {
   if (absl::Status s = CheckTensor(tensor, {kAnyDim, kAnyDim}, field); !s.ok()) return s;
-  if (tensor.dtype() != v1::D_TYPE_INT32) return DTypeMismatch(tensor, "D_TYPE_INT32", field);
-  if (tensor.shape(0) > kMaxSets) {
+  if (tensor.dtype != v1::D_TYPE_INT32) return DTypeMismatch(tensor, "D_TYPE_INT32", field);
+  if (tensor.shape[0] > kMaxSets) {
     return FieldError("SHAPE_LIMIT", Sub(field, "shape"), absl::StrCat("more than ", kMaxSets, " sets"));
   }
-  const size_t width = tensor.shape(1);
-  const auto* row = reinterpret_cast<const int32_t*>(tensor.raw().data());
-  sets->resize(tensor.shape(0));
+  const size_t width = tensor.shape[1];
+  const char* row = tensor.raw.data();
+  sets->resize(tensor.shape[0]);
   for (std::vector<int32_t>& set : *sets) {
-    set.assign(row, std::find(row, row + width, -1));
-    row += width;
+    set.resize(width);
+    if (width > 0) std::memcpy(set.data(), row, width * sizeof(int32_t));  // a caller's array may be unaligned
+    set.erase(std::find(set.begin(), set.end(), -1), set.end());
+    row += width * sizeof(int32_t);
   }
   return absl::OkStatus();
 }

@@ -55,7 +55,7 @@ absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initiali
                                         absl::string_view field, std::vector<float>* scratch);
 
 // Positions [sets, width], each row ended by -1 where it is shorter, as one vector a row.
-absl::Status PositionSets(const v1::Tensor& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets);
+absl::Status PositionSets(const TensorBytes& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets);
 
 // Positions [count] as int32, in place.
 absl::StatusOr<absl::Span<const int32_t>> PositionsView(const v1::Tensor& tensor, absl::string_view field);

@@ -20,7 +20,7 @@
 #include "proto/channel/frame.h"
 #include "seine/v1/retrieval_service.pb.h"
 #include "service/access/caller.h"
-#include "service/calls/calls.h"
+#include "service/calls/decode_session.h"
 #include "service/transport/channel/channel_memory.h"
 #include "service/under_way/in_flight.h"
 #include "service/under_way/open_calls.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "service/calls/calls.h"
+#include "service/calls/decode_session.h"
 #include "tests/service/contract/fields.h"
 #include "tests/service/fixture.h"
 
