@@ -31,7 +31,7 @@ from seine_kv.hf.cache import SeineCache  # noqa: F401
 from seine_kv.hf.eviction import Eviction  # noqa: F401
 from seine_kv.hf.installation import DenseFallbackWarning, Installation  # noqa: F401
 from seine_kv.hf.low_rank import LowRank, Memory  # noqa: F401
-from seine_kv.hf.models import check_calls, check_model
+from seine_kv.hf.models import check_calls
 from seine_kv.hf.stats import Stats  # noqa: F401
 
 _installed: weakref.WeakKeyDictionary[Any, Installation] = weakref.WeakKeyDictionary()  # model -> Installation
@@ -75,17 +75,19 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)
 
+    Layers that attend all positions are served: all of most models. Layers with a window, in chunks or without attention keep
+    their own attention and cache; Installation.layers and .left say which are which. Sinks are honoured.
+
     ValueError: the model is none that can be served (its layer and the reason), or the index that exists has other settings
     (each that differs). SeineError: the server's.
     """
     if model in _installed:
         raise ValueError("Seine is already installed in this model; hf.uninstall(model) first")
-    check_model(model)
     installation = Installation(model, endpoint, **settings)
     try:
         register()
         installation.attach(NAME)
-        check_calls(model, installation.geometry)
+        check_calls(model, installation.geometry, installation.layers)
     except BaseException:
         installation.close()
         raise

@@ -4,13 +4,17 @@ One function serves every model: which batch of sequences a call belongs to foll
 call outside any, as without a cache, is torch's own attention.
 """
 
+import sys
 from contextvars import ContextVar
+
+import torch
 
 NAME = "seine"
 probe = ContextVar("seine_probe", default=None)  # told of each call instead, while a model is looked at; models._Look
 current = ContextVar("seine_batch", default=None)  # the Batch of the forward that is running
-# Arguments that change what attention computes, and that Attend does not know.
-UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sliding_window")
+# Arguments that change what attention computes, and that Attend does not know; s_aux, sinks, is a factor behind it.
+UNSUPPORTED = ("softcap", "position_bias", "sliding_window")
+OF_THE_MODEL = ("softcap", "s_aux", "position_bias")  # that torch's own attention does not know either
 
 
 def text_config(model):
@@ -51,16 +55,12 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
 
     Returns (output [rows, n, query heads, head_dim], None).
     """
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     def attend(queries, keys, values, mask):
-        return sdpa_attention_forward(
-            module, queries, keys, values, mask, dropout=dropout, scaling=scaling, **kwargs
-        )[0]
+        return plain_attention(module, queries, keys, values, mask, dropout=dropout, scaling=scaling, **kwargs)
 
     def attend_prompt(queries, keys, values, mask):
         causal = kwargs.get("is_causal") in (None, True) and getattr(module, "is_causal", True)
-        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout)
+        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout, sinks is not None)
         return attend(queries, keys, values, mask) if output is None else output
 
     def dense(rows=slice(None)):
@@ -73,14 +73,37 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
         probe.get()(module, query, key, value, attention_mask, kwargs)
         return dense(), None
     batch = current.get()
-    if batch is None or not serves(module, batch.owner.text):
+    if batch is None or not serves(module, batch.owner.text) or module.layer_idx not in batch.owner.layers:
         return dense(), None
+    number, sinks = batch.owner.layers[module.layer_idx], kwargs.get("s_aux")
     for name in UNSUPPORTED:
-        if kwargs.get(name) is not None:
+        if kwargs.get(name) is not None and not (name == "sliding_window" and never_binds(batch.owner.text, kwargs[name])):
             raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
     if query.shape[2] > 1 and batch.owner.block is not None:
-        return batch.block(module.layer_idx, query, key, value, scaling, attend_prompt), None
+        return batch.block(number, query, key, value, scaling, attend_prompt), None
     if query.shape[2] > 1:
-        batch.prefill(module.layer_idx, query, key, value, scaling)
+        batch.prefill(number, query, key, value, scaling)
         return attend_prompt(query, key, value, attention_mask), None
-    return batch.step(module.layer_idx, query, key, value, scaling, dense), None
+    return batch.step(number, query, key, value, scaling, dense, sinks), None
+
+
+def never_binds(text, window):
+    """Whether a sliding window is as long as the longest context."""
+    return window is not None and window >= getattr(text, "max_position_embeddings", float("inf"))
+
+
+def plain_attention(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
+    """Attention as without Seine, [rows, n, query heads, head_dim]: torch's own, or the model's where torch's knows less."""
+    if all(kwargs.get(name) is None for name in OF_THE_MODEL):
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    if eager is None:
+        raise ValueError(f"{type(module).__name__} has no attention of its own that knows its sinks or cap")
+    tokens, places = query.shape[2], key.shape[2]
+    if mask is None and tokens > 1:
+        mask = torch.ones(tokens, places, dtype=torch.bool, device=query.device).tril(places - tokens)[None, None]
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(~mask, torch.finfo(query.dtype).min)
+    return eager(module, query, key, value, mask, scaling=scaling, dropout=dropout, **kwargs)[0]

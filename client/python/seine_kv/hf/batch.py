@@ -159,17 +159,18 @@ class Batch:
                         rows[r, head, : len(positions)] = from_numpy(part, self.owner.dtype)
         return *both, counts
 
-    def step(self, layer, query, key, value, scale, dense):
+    def step(self, layer, query, key, value, scale, dense, sinks=None):
         """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]
 
-        key and value: of all tokens, or of the last where the others lie in the index.
+        key and value: of all tokens, or of the last where the others lie in the index. sinks: a logit a query head that
+        counts in the softmax's sum alone (gpt-oss).
         """
         self._watch(layer, query, self.tokens(layer, key))
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}
         if self.owner.available():
             try:
-                outputs, failures = self._attend(layer, query, key, value, scale)
+                outputs, failures = self._attend(layer, query, key, value, scale, sinks)
             except SeineError as error:
                 if error.code not in DOWN or not self.owner.keeps_cache:
                     raise
@@ -183,7 +184,7 @@ class Batch:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _attend(self, layer, query, key, value, scale):
+    def _attend(self, layer, query, key, value, scale, sinks):
         """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
         tokens, dtype = self.tokens(layer, key), self.owner.dtype
         keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
@@ -216,7 +217,7 @@ class Batch:
             if error is not None or answer.error is not None:
                 failures[r] = self._failed_row(r, error or answer.error)
                 continue
-            outputs[r] = answer.output
+            outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
             self._count(answer)
             self._evict(r, layer, tokens - self.rows[r].padding, scale)
         return outputs, failures
@@ -343,3 +344,9 @@ class Batch:
         self._send(r, layer, key, value, upto, begin)
         if self.rows[r].evicted_at.get(layer) != tokens:
             self._cut(r, layer, tokens, scale)
+
+
+def _with_sinks(answer, sinks):
+    """An answer's output where each query head's softmax has one logit more, of no value: o e^l / (e^l + e^sink)."""
+    behind = answer.log_sum_exp - sinks.detach().float().cpu().numpy()
+    return answer.output * (1 / (1 + np.exp(-behind, dtype=np.float32)))[:, None]

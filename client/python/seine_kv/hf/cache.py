@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 
 class SeineCache(DynamicCache):
@@ -28,13 +28,16 @@ class SeineCache(DynamicCache):
 
     def follow(self, batch):
         """Makes `batch` that of the cache. Where its owner keeps no rows in torch, the cache's layers leave them to it."""
-        self.batch = batch
+        self.batch, served = batch, batch.owner.layers
+        while len(self.layers) <= max(served):  # transformers adds a layer when it is first written
+            self.layers.append(DynamicLayer())
+        for layer in map(self.layers.__getitem__, served):
+            if type(layer) is DynamicSlidingWindowLayer:  # of a window that never binds
+                layer.__class__ = DynamicLayer
         if batch.owner.keeps_cache:
             return
-        while len(self.layers) < batch.owner.num_layers:  # transformers adds a layer when it is first written
-            self.layers.append(DynamicLayer())
-        for number, layer in enumerate(self.layers):
-            IndexLayer.adopt(layer, batch, number)
+        for layer, number in served.items():
+            IndexLayer.adopt(self.layers[layer], batch, number)
 
     def holds_elsewhere(self):
         """Whether rows of the cache lie in an index, and nowhere else."""
@@ -47,13 +50,17 @@ class SeineCache(DynamicCache):
         lengths = {layer.length for layer in self.layers if isinstance(layer, IndexLayer)}
         if len(lengths) > 1:
             raise ValueError(f"cache: its layers hold {sorted(lengths)} tokens; crop all to the same length")
-        kept = [seen.kept(layer, self.offloading) for seen, layer in zip(self.seen, self.layers)]
+        kept = [seen.kept(layer, self.offloading) for seen, layer in zip(self.seen, self._served())]
         self.seen = ()  # lets the tensors go before they are copied
         self.batch.cut(min(kept))
 
     def note(self):
         """Remembers the layers as they are: what the batch has been told of."""
-        self.seen = tuple(map(Seen, self.layers))
+        self.seen = tuple(map(Seen, self._served()))
+
+    def _served(self):
+        """The layers that the index has rows of."""
+        return [self.layers[layer] for layer in self.batch.owner.layers] if self.batch is not None else ()
 
     def __deepcopy__(self, memo):
         self.settle()

@@ -15,18 +15,21 @@ from seine_kv.model import rope_style, stated_rope
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server can compute a table of
 
 
-def geometry_of(model):
-    """num_layers, num_q_heads, num_kv_heads, head_dim, dtype, and rope where it can be stated."""
+def geometry_of(model, served):
+    """num_layers, num_q_heads, num_kv_heads, head_dim, dtype of the layers served, and rope where it can be stated: where
+    all layers turn alike, or the config says how those that attend all do."""
     config = text_config(model)
     q_heads = config.num_attention_heads
     geometry = {
-        "num_layers": config.num_hidden_layers,
+        "num_layers": len(served),
         "num_q_heads": q_heads,
         "num_kv_heads": getattr(config, "num_key_value_heads", None) or q_heads,
         "head_dim": getattr(config, "head_dim", None) or config.hidden_size // q_heads,
         "dtype": dtype_name(model.dtype),
     }
     rope, style = stated_rope(config), rope_style(model)
+    if len(served) < config.num_hidden_layers:
+        rope = (rope or {}).get("full_attention")
     if rope and _is_known(rope) and style != "unknown":
         geometry["rope"] = {"config_json": json.dumps(rope), "style": style}
     return geometry
@@ -39,10 +42,12 @@ def _is_known(rope):
     return whole and rope.get("rope_type", "default") in ROPE_TYPES
 
 
-def index_settings(model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype=None):
+def index_settings(
+    model, served, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype=None
+):
     """Keyword arguments of Client.create_index, but for the name. dtype: of stored keys and values; None: the model's."""
     source = str(getattr(model.config, "_name_or_path", "") or "")
-    geometry = geometry_of(model)
+    geometry = geometry_of(model, served)
     if dtype is not None:
         geometry["dtype"] = dtype_name(dtype)
     if not zones and evict and not low_rank:  # rows become low-rank in a zone alone

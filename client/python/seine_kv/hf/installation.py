@@ -19,6 +19,7 @@ from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
+from seine_kv.hf.models import base_of, served_layers
 from seine_kv.hf.prompts import Prompts
 from seine_kv.hf.stats import Stats
 from seine_kv.index import profile_file
@@ -58,6 +59,8 @@ class Installation:
         timeout=10.0,
         retry=5.0,
     ):
+        served, self.left = served_layers(model)  # left: layer -> why it keeps its own attention
+        self.layers = {layer: number for number, layer in enumerate(served)}  # of the model -> of the index
         self._timeout, self._retry, self._made = timeout, retry, MadeHere()
         local = endpoint is None
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
@@ -80,7 +83,7 @@ class Installation:
         if local and low_rank is not None and low_rank.profile is not None:
             low_rank = replace(low_rank, profile=self.client.add_profile(profile_file(low_rank.profile)))
         self._settings = index_settings(
-            model, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
+            model, served, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
         )
         self.dtype = getattr(torch, self._settings["dtype"])
         self._token_bytes = token_bytes(self._settings, model.dtype)
@@ -88,8 +91,9 @@ class Installation:
         self.selector = dict(selector or {})
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
-        self.tail, self.evict, self.num_layers = tail, evict, self._settings["num_layers"]
+        self.tail, self.evict, self.num_layers = tail, evict, len(served)
         self._stats, self._stream = Stats(prompts=self.prompts.stats), None
+        self._asked = None  # the Attention of the last step
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
         self._cache = None  # of the forward that is running
@@ -111,7 +115,7 @@ class Installation:
         self._model.set_attn_implementation(implementations(self._model.config, name))
         if self._model.config._attn_implementation != name:
             raise ValueError(f"{type(self._model).__name__}: no layer attends by transformers' attention interface")
-        base = self._model.base_model
+        base = base_of(self._model)
         if self.block is not None:
             self._undo_blocks = read_in_blocks(base, self.block)
         self._hooks = [
@@ -162,7 +166,9 @@ class Installation:
         held = batch.rows[row]
         if held.sequence is None:
             raise ValueError(f"row: the index holds nothing of row {row}")
-        return list(batch.positions(held, layer))
+        if layer not in self.layers:
+            raise ValueError(f"layer: {layer} is none that the index serves")
+        return list(batch.positions(held, self.layers[layer]))
 
     def memory(self):
         """What the server holds now for the caches that live and for those gone since the last forward, as Memory.
@@ -233,7 +239,7 @@ class Installation:
         begun = time.perf_counter()
         try:
             step = self._stream.step(
-                appends, items, Attention(self.tail, scale), on_error="return", **self.selector
+                appends, items, self._attention(scale), on_error="return", **self.selector
             )
         finally:
             self._stats.step_seconds += time.perf_counter() - begun
@@ -242,6 +248,12 @@ class Installation:
         self._stats.steps += 1
         self._stats.server_seconds += step.server_us * 1e-6
         return step
+
+    def _attention(self, scale):
+        """The same object while the scale is the same: a stream reads it once."""
+        if self._asked is None or self._asked.scale != scale:
+            self._asked = Attention(self.tail, scale)
+        return self._asked
 
     @contextmanager
     def appending(self, tokens):

@@ -1,18 +1,18 @@
-"""Which models can be served: those whose every layer attends as Attend does. The others are told at install, in one line."""
+"""Which layers of which models are served: those that attend all positions, as Attend does. Other layers keep their own
+attention and cache. A model that has no such layer, or that cannot be followed, is told at install, in one line."""
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from seine_kv.hf.attention import UNSUPPORTED, probe, serves, text_config
+from seine_kv.hf.attention import UNSUPPORTED, never_binds, probe, serves, text_config
 from seine_kv.model import cache_name
 
 LAYER_TYPES = {
     "sliding_attention": "attends with a sliding window",
     "chunked_attention": "attends in chunks",
 }
-# Of a text model's config: what a layer does where it is set. A window that never binds is one too: transformers caches
-# such a layer apart.
+# Of a text model's config: what a layer does where it is set.
 TRAITS = {
     "kv_lora_rank": "attends by MLA, whose keys and values are one latent row",
     "index_topk": "attends natively sparse",
@@ -23,7 +23,6 @@ TRAITS = {
 }
 KEYWORDS = {
     "softcap": "attends with a soft cap on its logits",
-    "s_aux": "attends with attention sinks",
     "position_bias": "adds a bias to its logits",
     "sliding_window": "attends with a sliding window",
 }
@@ -33,8 +32,9 @@ class _Refused(ValueError):
     """What hf.install says of a model that cannot be served; not a ValueError of the model's own."""
 
 
-def check_model(model):
-    """ValueError for a model whose attention is not what Attend computes, or that cannot be reached."""
+def served_layers(model):
+    """(the layers that the index serves, ascending, {another layer: what it does}). ValueError for a model whose attention is
+    not what Attend computes, or that cannot be reached."""
     config, name = model.config.get_text_config(decoder=True), type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ValueError(f"{name} is an encoder-decoder; Seine serves causal language models")
@@ -43,21 +43,34 @@ def check_model(model):
         value = _setting(model, config, trait)
         if value:
             raise _refused(model, 0, f"{TRAITS[trait]} ({trait} {value})")
-    for number, kind in enumerate(types):
-        if kind != "full_attention":
-            raise _refused(model, number, f"{LAYER_TYPES.get(kind, 'is no full attention')} ({kind})")
+    kinds = dict(enumerate(types)) or dict.fromkeys(range(config.num_hidden_layers), "full_attention")
+    left = {
+        number: f"{LAYER_TYPES.get(kind, 'is no full attention')} ({kind})"
+        for number, kind in kinds.items()
+        if kind != "full_attention"
+    }
     for number in getattr(config, "cross_attention_layers", None) or ():
         raise _refused(model, number, "attends to images apart from the text (cross_attention_layers)")
     for trait, reason in TRAITS.items():
         value = _setting(model, config, trait)
         windowed = trait in ("sliding_window", "attention_chunk_size")
-        if value and not (types and windowed):  # the types say which layers have it: none
+        if value and not (types and windowed) and not (trait == "sliding_window" and never_binds(config, value)):
             raise _refused(model, 0, f"{reason} ({trait} {value})")
+    served = [number for number in kinds if number not in left]
+    if not served:
+        raise _refused(model, 0, left[0])
     heads = [_setting(model, config, name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim")]
     if not heads[0]:
         raise _refused(model, 0, "has no attention heads")
-    if getattr(model, "base_model", model) is model:
+    if base_of(model) is model:
         raise ValueError(f"{name} has no base model to follow; give a model for causal language modelling")
+    return served, left
+
+
+def base_of(model):
+    """The model without its head, whose forwards are followed; the model itself: it has none."""
+    base = getattr(model, "base_model", model)
+    return getattr(model, "model", model) if base is model else base  # Llama 4 names another one's
 
 
 def _setting(model, config, name):
@@ -71,17 +84,18 @@ def _setting(model, config, name):
 class _Look:
     """Looks at every call of attention while a model is run without Seine. ValueError naming the layer and the reason."""
 
-    def __init__(self, model, geometry):
-        self.model, self.geometry, self.text = model, geometry, text_config(model)
+    def __init__(self, model, geometry, served):
+        self.model, self.geometry, self.served, self.text = model, geometry, served, text_config(model)
         self.called = set()  # layers
         self.followed = False  # whether the model has called its base model
 
     def __call__(self, module, query, key, value, mask, kwargs):
-        if not serves(module, self.text):
+        if not serves(module, self.text) or module.layer_idx not in self.served:
             return
         model, number = self.model, module.layer_idx
         for name in UNSUPPORTED:
-            if kwargs.get(name) is not None:
+            given = kwargs.get(name)
+            if given is not None and not (name == "sliding_window" and never_binds(self.text, given)):
                 raise _refused(model, number, f"{KEYWORDS[name]} ({name})")
         _check_shapes(model, number, query, key, value, self.geometry)
         if mask is not None and query.shape[2] == 1:
@@ -93,18 +107,19 @@ class _Look:
         self.called.add(number)
 
 
-def check_calls(model, geometry):
-    """Runs three tokens without Seine and looks at every call of attention. ValueError naming the layer and the reason.
+def check_calls(model, geometry, served):
+    """Runs three tokens without Seine and looks at every call of attention in the layers served. ValueError naming the layer
+    and the reason.
 
-    geometry: num_layers, num_q_heads, num_kv_heads and head_dim of the index.
+    geometry: num_q_heads, num_kv_heads and head_dim of the index.
     """
-    look, name = _Look(model, geometry), type(model).__name__
+    look, name = _Look(model, geometry, served), type(model).__name__
     token = probe.set(look)
     try:
         with torch.no_grad():
             ids = torch.ones(1, 2, dtype=torch.long, device=model.get_input_embeddings().weight.device)
             out, key = model(input_ids=ids, use_cache=True), cache_name(model)
-            _check_cache(model, out.get(key))
+            _check_cache(model, out.get(key), served)
             model(input_ids=ids[:, :1], use_cache=True, **{key: out[key]})
     except _Refused:
         raise
@@ -114,18 +129,19 @@ def check_calls(model, geometry):
     finally:
         probe.reset(token)
     if not look.followed:
-        raise ValueError(f"{name} does not call its base model, {type(model.base_model).__name__}, where Seine follows forwards")
-    for number in sorted(set(range(geometry["num_layers"])) - look.called):
+        raise ValueError(f"{name} does not call its base model, {type(base_of(model)).__name__}, where Seine follows forwards")
+    for number in sorted(set(served) - look.called):
         raise _refused(model, number, "does not attend by transformers' attention interface")
 
 
-def _check_cache(model, cache):
-    """What a forward gives must be a cache that grows a token at a time in every layer."""
-    if not isinstance(cache, DynamicCache):
+def _check_cache(model, cache, served):
+    """What a forward gives must be a cache that grows a token at a time in every layer served."""
+    if type(cache) is not DynamicCache:
         kind = "gives no cache" if cache is None else f"caches in {type(cache).__name__}"
         raise _Refused(f"{type(model).__name__} {kind}; Seine needs a DynamicCache")
-    for number, layer in enumerate(cache.layers):
-        if type(layer) is not DynamicLayer:
+    for number in served:
+        layer = cache.layers[number]
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):  # a window that binds was found before
             raise _refused(model, number, f"caches in a {type(layer).__name__}")
 
 
@@ -138,4 +154,4 @@ def _check_shapes(model, number, query, key, value, geometry):
 
 
 def _refused(model, number, reason):
-    return _Refused(f"{type(model).__name__}: layer {number} {reason}; Seine serves full attention in every layer")
+    return _Refused(f"{type(model).__name__}: layer {number} {reason}; Seine serves layers of full attention")

@@ -63,13 +63,13 @@ class Prompts:
         """Lets the last mask go, as a forward ends."""
         self._key, self._mask = None, None
 
-    def attend(self, query, key, value, mask, scale, causal=True, dropout=0.0):
+    def attend(self, query, key, value, mask, scale, causal=True, dropout=0.0, sinks=False):
         """Attention's output [rows, tokens, query heads, head_dim] in the query's dtype; None: torch must do it, which is
         counted. query: [rows, query heads, tokens, head_dim]; key, value: [rows, KV heads, places, head_dim]; mask: bool
         [rows or 1, query heads or 1, tokens, places], True where a token sees a place, the same for all query heads of a KV
-        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim)."""
+        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim). sinks: the softmax has some."""
         tokens = query.shape[0] * query.shape[2]
-        why = self._obstacle(query, key, value, mask, causal, dropout)
+        why = "sinks" if sinks else self._obstacle(query, key, value, mask, causal, dropout)
         if why is not None:
             self.stats.torch_tokens += tokens
             self.stats.torch_reasons[why] += tokens

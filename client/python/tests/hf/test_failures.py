@@ -127,7 +127,7 @@ def test_what_cannot_be_served_is_refused(model, client):
     with pytest.raises(ValueError, match="not installed"):
         hf.uninstall(model)
     sliding = make_model()
-    sliding.config.layer_types = ["full_attention", "sliding_attention", "full_attention"]
+    sliding.config.layer_types = ["sliding_attention"] * 3
     with pytest.raises(ValueError, match="sliding_attention"):
         hf.install(sliding, client.address)
     with pytest.raises(ValueError, match="tokens"):

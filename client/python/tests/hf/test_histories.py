@@ -10,7 +10,7 @@ import random
 import pytest
 import torch
 from small_model import EVERYTHING, generate, make_model, prompt
-from transformers import DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from seine_kv import hf
 from seine_kv.model import cache_name
@@ -24,10 +24,11 @@ MODES = {"kept": {"keep_cache": True}, "index alone": {"keep_cache": False}, "bl
 class Pair:
     """One history of two caches: Seine's, and a plain one of the same model without Seine."""
 
-    def __init__(self, served, plain, seed):
-        self.served, self.plain, self.random = served, plain, random.Random(seed)
+    def __init__(self, served, plain, seed, layers=None):
+        """layers: of the model -> of the index, where some slide; None: all."""
+        self.served, self.plain, self.random, self.layers = served, plain, random.Random(seed), layers
         self.rows = self.random.choice((1, 1, 2, 3))
-        self.caches = [DynamicCache(), DynamicCache()]
+        self.caches = [DynamicCache(config=plain.config) if layers else DynamicCache() for _ in range(2)]
         self.mask = torch.ones(self.rows, 0, dtype=torch.long)
         self.others = []  # copies, which must stay as they are
 
@@ -44,6 +45,8 @@ class Pair:
 
     def crop(self, by_layers):
         held = self.mask.shape[1]
+        if self.layers and held >= self.plain.config.sliding_window:
+            return  # transformers crops no layer that has begun to slide
         gone = self.random.randint(0, held + 2)  # more than there are: all
         for cache in self.caches:
             for part in cache.layers if by_layers else [cache]:
@@ -91,7 +94,8 @@ class Pair:
 
     def check(self, client):
         for (ours, plain), mask in [(self.caches, self.mask), *self.others]:
-            for number, layer in enumerate(plain.layers if mask.shape[1] else ()):
+            served = self.layers or {number: number for number in range(len(plain.layers))}
+            for layer, number in ((plain.layers[layer], number) for layer, number in served.items() if mask.shape[1]):
                 for row, columns in enumerate(mask.bool()):
                     sequence, tokens = ours.batch.rows[row].sequence, int(columns.sum())
                     assert client.get_sequence(sequence).layer_tokens[number] == tokens
@@ -122,6 +126,29 @@ def test_after_every_history_the_index_holds_what_a_plain_cache_does(models):
                 pair.check(seine.client)
         except Exception as error:
             raise AssertionError(f"SEINE_TEST_SEED={seed} SEINE_TEST_HISTORIES=1: {error}") from error
+
+
+@pytest.mark.parametrize("keep_cache", [False, True], ids=["index alone", "kept"])
+def test_so_it_does_of_the_layers_that_do_not_slide(keep_cache):
+    served, plain = (AutoModelForCausalLM.from_config(sliding_config()).eval() for _ in range(2))
+    plain.load_state_dict(served.state_dict())
+    seine = hf.install(served, dtype="float32", threads=1, keep_cache=keep_cache, **EVERYTHING)
+    assert seine.layers == {1: 0, 3: 1}
+    for seed in range(FIRST, FIRST + (HISTORIES + 9) // 10):
+        pair = Pair(served, plain, seed, seine.layers)
+        with torch.inference_mode(seed % 2 == 0), torch.no_grad():
+            for _ in range(pair.random.randint(2, 7)):
+                pair.act()
+            pair.forward(pair.random.choice((1, 1, 4)))
+            pair.check(seine.client)
+    hf.uninstall(served)
+
+
+def sliding_config():
+    shape = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "initializer_range": 0.3}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 40}
+    kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 20, "pad_token_id": 0}
+    return AutoConfig.for_model("gemma3_text", **shape, **heads, **kinds)
 
 
 @pytest.mark.parametrize("way", ["prompt_lookup", "assistant", "chat"])

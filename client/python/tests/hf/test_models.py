@@ -1,11 +1,14 @@
 """Tiny random models of transformers' own classes: refused at install, by layer and reason, or answered as without Seine."""
 
+import copy
+
 import pytest
 import torch
 from small_model import EVERYTHING, assert_all_served, generate, prompt
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache
 
 from seine_kv import hf
+from seine_kv.model import cache_name
 
 SHAPE = {
     "vocab_size": 97,
@@ -55,18 +58,55 @@ SERVED = {
     "stablelm": {},
     "glm4": {},
     "nemotron": {},
+    "phi3 of a window that never binds": {"sliding_window": 512},
+    "mistral of a window that never binds": {"sliding_window": 512},
 }
+FULL, SLIDING = "full_attention", "sliding_attention"
+BOTH = {"sliding_window": 8, "layer_types": [SLIDING, FULL]}
+LINEAR = {
+    "layer_types": ["linear_attention", FULL],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_d_state": 16, "mamba_n_groups": 1}
+# Of two layers the one of full attention is served: the second, but for the families of Qwen2 and 3.
+PARTLY = {
+    "gemma3_text": BOTH,
+    "gemma2": {**BOTH, "attn_logit_softcapping": None},
+    "vaultgemma": {**BOTH, "attn_logit_softcapping": None},
+    "cohere2": BOTH,  # the other layer alone turns by RoPE
+    "exaone4": BOTH,
+    "olmo3": BOTH,
+    "ministral": BOTH,
+    "gpt_oss": {**EXPERTS, **BOTH},  # with sinks in both
+    "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    "qwen3": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    "llama4_text": {
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 64,
+        "attention_chunk_size": 8,
+        "layer_types": ["chunked_attention", FULL],
+        "no_rope_layers": [1, 0],
+    },
+    "lfm2": {"layer_types": ["conv", FULL]},
+    "qwen3_next": {**EXPERTS, **LINEAR, "shared_expert_intermediate_size": 32},
+    "qwen3_5_text": LINEAR,
+    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"], "num_local_experts": 0, "shared_intermediate_size": 64},
+    "jamba": {"num_experts": 2, "num_experts_per_tok": 1, "attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_state": 8},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 64, "ssm_state_size": 16, "n_groups": 1},
+}
+CROPS = ("gemma3_text", "gemma2", "vaultgemma", "cohere2", "exaone4", "olmo3", "ministral", "gpt_oss", "qwen2", "qwen3")
 # model type, its settings, what the refusal says
 REFUSED = [
-    ("phi3", {"sliding_window": 512}, "layer 0 attends with a sliding window"),  # as Phi-3.5-mini: it never binds
     ("mistral", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
     ("starcoder2", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
-    ("gemma2", {}, "layer 0 attends with a sliding window"),
-    ("gemma3_text", {}, "layer 0 attends with a sliding window"),
-    ("gpt_oss", EXPERTS, "layer 0 attends with a sliding window"),
-    ("gpt_oss", {**EXPERTS, "layer_types": ["full_attention"] * 2}, "layer 0 attends with (attention sinks|a sliding window)"),
-    ("cohere2", {}, "layer 0 attends with a sliding window"),
-    ("llama4_text", {"num_local_experts": 2, "intermediate_size_mlp": 64}, "layer 0 attends in chunks"),
+    ("gemma3_text", {"layer_types": [SLIDING, SLIDING]}, "layer 0 attends with a sliding window"),
+    ("gemma2", {}, "layer 0 attends with a soft cap"),
+    ("falcon_h1", {**MAMBA, "mamba_d_ssm": 256}, "layer 0 is no full attention"),
+    ("minimax", {**EXPERTS, "layer_types": ["linear_attention", FULL]}, "caches in MiniMaxCache"),
+    ("doge", {}, "layer 0 masks or weighs the tokens before it"),
     ("deepseek_v2", MLA, "layer 0 attends by MLA"),
     ("deepseek_v3", MLA, "layer 0 attends by MLA"),
     ("minicpm3", MLA, "layer 0 attends by MLA"),
@@ -134,12 +174,71 @@ def build(kind, settings, auto=AutoModelForCausalLM):
 
 @pytest.mark.parametrize("kind", SERVED)
 def test_a_model_of_full_attention_is_answered_as_without(kind):
-    model, ids = build(kind, {**SHAPE, **SERVED[kind]}), prompt(1, 24)
+    model, ids = build(kind.split()[0], {**SHAPE, **SERVED[kind]}), prompt(1, 24)
     expected = generate(model, ids, max_new_tokens=40)
     seine = hf.install(model, dtype="float32", threads=1, **EVERYTHING)
     assert generate(model, ids, max_new_tokens=40).tolist() == expected.tolist()
     assert_all_served(seine)
     hf.uninstall(model)
+
+
+@pytest.mark.parametrize("keep_cache", [False, True], ids=["index alone", "kept"])
+@pytest.mark.parametrize("kind", PARTLY)
+def test_layers_of_full_attention_are_served_beside_others(kind, keep_cache):
+    model, ids = build(kind, {**SHAPE, **PARTLY[kind]}), prompt(1, 24)
+    served = 0 if kind in ("qwen2", "qwen3") else 1
+    expected = _chat(model, ids)
+    seine = hf.install(model, dtype="float32", threads=1, keep_cache=keep_cache, **EVERYTHING)
+    assert list(seine.layers) == [served] and list(seine.left) == [1 - served]
+    got = _chat(model, ids)
+    assert got == expected
+    assert_all_served(seine)
+    assert seine.stats().rows == 3 * 39  # of three answers the first token is the prompt's
+    hf.uninstall(model)
+
+
+def _chat(model, ids):
+    """Past every window: an answer, a second question behind it, and an answer of a copy of the first's cache."""
+    cache, said = DynamicCache(config=model.config), []
+    key = cache_name(model)
+    out = generate(model, ids, max_new_tokens=40, **{key: cache})
+    said.append(out[0].tolist())
+    copied = copy.deepcopy(cache)
+    for seed, held in ((5, cache), (6, copied)):
+        question = torch.cat([out, prompt(1, 9, seed=seed)], dim=1)
+        said.append(generate(model, question, max_new_tokens=40, **{key: held})[0].tolist())
+    return said
+
+
+@pytest.mark.parametrize("kind", CROPS)
+def test_a_cache_of_both_kinds_is_cropped_and_handed_back(kind):
+    """Within the window, for transformers crops no further."""
+    model, plain = (build(kind, {**SHAPE, **PARTLY[kind], "sliding_window": 64}) for _ in range(2))
+    seine, said = hf.install(model, dtype="float32", threads=1, **EVERYTHING), []
+    for each in (model, plain):
+        cache, answers = DynamicCache(config=each.config), []
+        for turn, (kept, tokens) in enumerate([(0, 20), (11, 6), (4, 30), (24, 1)]):
+            if cache.get_seq_length() > kept:
+                cache.crop(kept - cache.get_seq_length())
+            question = torch.cat([prompt(1, kept, seed=0), prompt(1, tokens, seed=turn)], dim=1)
+            answers += generate(each, question, max_new_tokens=5, **{cache_name(each): cache})[0].tolist()
+        if each is model:
+            assert_all_served(seine)
+            hf.uninstall(model)
+        # Past the window too, and in torch again.
+        answers += generate(each, prompt(1, 80, seed=9), max_new_tokens=5, **{cache_name(each): cache})[0].tolist()
+        said.append(answers)
+    assert said[0] == said[1]
+
+
+def test_eviction_and_low_rank_take_the_layers_served():
+    model, ids = build("gemma3_text", {**SHAPE, **BOTH}), prompt(1, 200)
+    for settings in ({"evict": hf.Eviction(64, interval=16)}, {"low_rank": hf.LowRank()}):
+        seine = hf.install(model, dtype="float32", threads=1, zones=None, top_k=64, **settings)
+        generate(model, ids, max_new_tokens=40)
+        assert_all_served(seine)
+        assert seine.memory().tokens == 0 or seine.spec["geometry"]["num_layers"] == 1
+        hf.uninstall(model)
 
 
 @pytest.mark.parametrize("kind, settings, refused", REFUSED, ids=lambda value: value if isinstance(value, str) else "")
