@@ -29,6 +29,7 @@ from seine_kv.hf import requirements  # noqa: F401, first: it says what is missi
 from seine_kv.hf.attention import NAME, register
 from seine_kv.hf.cache import SeineCache  # noqa: F401
 from seine_kv.hf.eviction import Eviction  # noqa: F401
+from seine_kv.hf.gate import GateWarning  # noqa: F401
 from seine_kv.hf.installation import DenseFallbackWarning, Installation  # noqa: F401
 from seine_kv.hf.low_rank import LowRank, Memory  # noqa: F401
 from seine_kv.hf.models import check_calls
@@ -67,6 +68,11 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
                   what is retained and itself, and the layer is cut back before the next. No layer ever holds more than
                   budget + block tokens a head, in the index or in torch; torch keeps no cache
       block       tokens of a block, 2 to evict.interval (the default)
+    How far an answer may be from exact attention:
+      gate        True: of each layer one answer in 256 (more at first) is attended exactly too, and Stats have the errors.
+                  A layer whose error is above gate_bound attends exactly from then on, which a GateWarning says once, and
+                  is tried again later with more tokens. Not with evict or low_rank, which approximate on purpose (False)
+      gate_bound  |output - exact| / |exact|, the mean of a layer's last checks (0.25)
     And:
       keep_cache  whether torch keeps keys and values too. None: where a server may fail, or rows are evicted or low-rank
                   (prompts attend all). False, and always with blocks: an error of the index is raised, for there is

@@ -17,6 +17,7 @@ from seine_kv.hf.attention import current, implementations, probe, text_config
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
+from seine_kv.hf.gate import BOUND, Gate
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.models import base_of, served_layers
@@ -54,6 +55,8 @@ class Installation:
         block=None,
         prompt="exact",
         prompt_mass=None,
+        gate=False,
+        gate_bound=None,
         keep_cache=None,
         threads=0,
         timeout=10.0,
@@ -66,6 +69,10 @@ class Installation:
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
         self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
+        if gate and not whole:
+            raise ValueError("gate: with evict or low_rank answers differ from exact attention on purpose")
+        if gate_bound is not None and not gate:
+            raise ValueError("gate_bound: needs gate=True")
         if self.block is not None:
             if keep_cache:
                 raise ValueError("keep_cache: with prefill='blocks' torch cannot keep what is evicted")
@@ -92,7 +99,8 @@ class Installation:
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
         self.tail, self.evict, self.num_layers = tail, evict, len(served)
-        self._stats, self._stream = Stats(prompts=self.prompts.stats), None
+        self.gate = Gate((BOUND if gate_bound is None else gate_bound) if gate else None, served)
+        self._stats, self._stream = Stats(prompts=self.prompts.stats, gate=self.gate.stats), None
         self._asked = None  # the Attention of the last step
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
@@ -232,14 +240,14 @@ class Installation:
         ensure_index(self.client, self.index, self._settings)
         return self.client.create_sequence(self.index)
 
-    def step(self, appends, items, scale):
+    def step(self, appends, items, scale, selector):
         """One Decode-stream step; returns its Step. SeineError where the whole step failed."""
         if self._stream is None:
             self._stream = self.client.decode_stream(self._timeout)
         begun = time.perf_counter()
         try:
             step = self._stream.step(
-                appends, items, self._attention(scale), on_error="return", **self.selector
+                appends, items, self._attention(scale), on_error="return", **selector
             )
         finally:
             self._stats.step_seconds += time.perf_counter() - begun

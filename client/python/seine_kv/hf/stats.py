@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from seine_kv.hf.gate import GateStats
 from seine_kv.hf.prompts import PromptStats
 
 
@@ -22,6 +23,7 @@ class Stats:
     blocks: int = 0  # of prompts that were read in blocks: a block once a layer
     block_tokens: int = 0  # the most that a KV head had at once while a block was attended: retained and its own
     prompts: PromptStats = field(default_factory=PromptStats)
+    gate: GateStats = field(default_factory=GateStats)
     appended_tokens: int = 0  # a token once a layer; of prompts, and of what was sent again
     rebuilt_sequences: int = 0  # that the server had lost, or held differently
     forks: int = 0
@@ -49,6 +51,7 @@ class Stats:
             f"{self.truncations:,} truncations, {self.evicted_tokens:,} tokens evicted",
         ]
         lines.extend(self.prompts.lines())
+        lines.extend(self.gate.lines())
         if self.blocks:
             most = f"at most {self.block_tokens:,} tokens a head at once"
             lines.append(f"{self.blocks:,} blocks of prompts, a layer each, {most}")
