@@ -103,7 +103,7 @@ def scale_rope(config, scaling, tokens):
     if scaling is not None:
         kind, factor = scaling
         rope = dict(config.rope_parameters)
-        if rope.get("rope_type", "default") != "default":
+        if FULL in rope or rope.get("rope_type", "default") != "default":
             raise InputError(f"--rope-scaling: the model's RoPE is already scaled, or set per layer: {rope}")
         config.rope_parameters = {**rope, "rope_type": kind, "factor": factor}
         if kind == "yarn":
@@ -116,10 +116,28 @@ def scale_rope(config, scaling, tokens):
         raise InputError(f"--tokens {tokens}: the model's context is {context}; try --rope-scaling yarn:{need}")
 
 
+FULL = "full_attention"  # of a config's layer_types
+
+
+def full_layers(config):
+    """The layers of a text config that attend all positions, ascending; its layer_types say which."""
+    kinds = getattr(config, "layer_types", None) or [FULL] * config.num_hidden_layers
+    return [layer for layer, kind in enumerate(kinds) if kind == FULL]
+
+
+def turn_alike(config):
+    """Whether the layers that attend all positions are known to turn as stated_rope says: where there are no others and none
+    goes without RoPE, or the config states RoPE by their kind."""
+    if len(full_layers(config)) == config.num_hidden_layers:
+        return all(getattr(config, "no_rope_layers", None) or [1])
+    return FULL in (getattr(config, "rope_parameters", None) or ())
+
+
 def stated_rope(config):
-    """A copy of rope_parameters, or None for a model without RoPE. Dynamic NTK turns on the original context, which
-    config.json states elsewhere, so it is added."""
+    """A copy of rope_parameters, those of full attention where they differ by kinds of layers; None for a model without
+    RoPE. Dynamic NTK turns on the original context, which config.json states elsewhere, so it is added."""
     rope = getattr(config, "rope_parameters", None)
+    rope = rope.get(FULL, rope) if rope else rope
     if rope and rope.get("rope_type") == "dynamic":
         return {**rope, "original_max_position_embeddings": config.max_position_embeddings}
     return dict(rope) if rope else None
@@ -251,7 +269,7 @@ class CausalModel:
 
     def rope_tables(self):
         """The inv_freq tables that the model's rotary modules hold now; float64."""
-        tables = [table for name, table in self.model.named_buffers() if name.split(".")[-1] == "inv_freq"]
+        tables = [table for name, table in self.model.named_buffers() if name.split(".")[-1].endswith("inv_freq")]
         return [table.float().cpu().numpy().astype(np.float64) for table in tables]
 
 

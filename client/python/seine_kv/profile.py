@@ -26,7 +26,9 @@ from seine_kv.model import (
     Reporter,
     add_model_arguments,
     check_output,
+    full_layers,
     read_text,
+    turn_alike,
 )
 from seine_kv.moments import WINDOW, LayerMoments
 from seine_kv.rope import inv_freq, undo_rope
@@ -43,6 +45,9 @@ what is written (safetensors; a symmetric matrix as its upper triangle, T = head
   layers.{l}.v_mean  [KV heads, head_dim]       .v_moment [KV heads, T]
   metadata: model, texts, licence, rope (of the model as it is used without stretching), rope_style, num_layers,
   num_q_heads, num_kv_heads, head_dim, key_tokens and query_tokens (measured, a layer)
+
+which layers:
+  Those that attend all positions, as hf.install serves them: all of most models, three of Gemma 3 270M. l counts these.
 
 which texts:
   Two or more of different kinds, some thousand tokens each: prose and code serve most uses. The first --sink tokens
@@ -91,6 +96,8 @@ def check_rope(model):
         raise InputError(f"{model.name}: RoPE is set per layer, and a profile states one for all")
     if not all(getattr(model.text_config, "no_rope_layers", None) or [1]):
         raise InputError(f"{model.name}: some layers have no RoPE, and a profile states one for all")
+    if not turn_alike(model.text_config):
+        raise InputError(f"{model.name}: layers are of several kinds, and the config does not say how each turns")
     if model.rope_style() == "unknown":
         raise InputError(f"{model.name}: which elements RoPE pairs cannot be told from the model's source")
 
@@ -101,11 +108,15 @@ class Measurer:
     def __init__(self, model, sink):
         self.model, self.sink = model, sink
         self.style = model.rope_style()
+        self.measured = full_layers(model.text_config)  # layers of the model; the file counts them from 0
+        self.left = set(range(model.text_config.num_hidden_layers)) - set(self.measured)
         self.layers = {}  # layer -> LayerMoments
         self.geometry = None  # (query heads, KV heads, head_dim)
         self.table, self.table_end = None, None  # inv_freq of the current chunk; its end, as dynamic NTK needs it
 
     def __call__(self, layer, position, query, key, value):
+        if layer in self.left:
+            return
         geometry = (query.shape[0], key.shape[0], key.shape[2])
         if self.geometry not in (None, geometry) or value.shape != key.shape:
             raise InputError(f"layer {layer}: its heads are of another number or width than the others'")
@@ -129,13 +140,12 @@ class Measurer:
 
     def tensors(self, dtype):
         """The file's tensors in `dtype`, layers in order."""
-        num_layers = self.model.text_config.num_hidden_layers
-        missing = sorted(set(range(num_layers)) - set(self.layers))
-        if missing:
-            raise InputError(f"layer {missing[0]}: its attention was not seen, and a profile holds every layer")
+        missing = sorted(set(self.measured) - set(self.layers))
+        if missing or not self.measured:
+            raise InputError(f"layer {(missing or [0])[0]}: its attention was not seen, and a profile holds every layer that attends all")
         tensors = {}
-        for layer in range(num_layers):
-            for name, value in self.layers[layer].tensors(layer).items():
+        for number, layer in enumerate(self.measured):
+            for name, value in self.layers[layer].tensors(number).items():
                 tensors[name] = narrowed(name, value, dtype)
         return tensors
 
@@ -168,8 +178,8 @@ def describe(measurer, args):
         "num_q_heads": str(num_q_heads),
         "num_kv_heads": str(num_kv_heads),
         "head_dim": str(head_dim),
-        "key_tokens": str(measurer.layers[0].k.count),
-        "query_tokens": str(measurer.layers[0].q.count),
+        "key_tokens": str(measurer.layers[measurer.measured[0]].k.count),
+        "query_tokens": str(measurer.layers[measurer.measured[0]].q.count),
     }
 
 

@@ -10,7 +10,7 @@ from seine_kv.client import SeineError
 from seine_kv.hf.attention import text_config
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.tensors import dtype_name
-from seine_kv.model import rope_style, stated_rope
+from seine_kv.model import rope_style, stated_rope, turn_alike
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server can compute a table of
 
@@ -28,9 +28,7 @@ def geometry_of(model, served):
         "dtype": dtype_name(model.dtype),
     }
     rope, style = stated_rope(config), rope_style(model)
-    if len(served) < config.num_hidden_layers:
-        rope = (rope or {}).get("full_attention")
-    if rope and _is_known(rope) and style != "unknown":
+    if rope and turn_alike(config) and _is_known(rope) and style != "unknown":
         geometry["rope"] = {"config_json": json.dumps(rope), "style": style}
     return geometry
 

@@ -2,13 +2,17 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from small_model import EVERYTHING, assert_all_served, generate, prompt
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForImageTextToText, DynamicCache
+from transformers.masking_utils import sdpa_mask
 
-from seine_kv import hf
-from seine_kv.model import cache_name
+from seine_kv import hf, profile
+from seine_kv.model import ATTENTION_NAME, CausalModel, InputError, ObservedAttention, cache_name, stated_rope
+from seine_kv.tensor_file import write_tensors
 
 SHAPE = {
     "vocab_size": 97,
@@ -229,6 +233,42 @@ def test_a_cache_of_both_kinds_is_cropped_and_handed_back(kind):
         answers += generate(each, prompt(1, 80, seed=9), max_new_tokens=5, **{cache_name(each): cache})[0].tolist()
         said.append(answers)
     assert said[0] == said[1]
+
+
+def test_a_profile_is_of_the_layers_served(tmp_path, monkeypatch):
+    monkeypatch.setattr("seine_kv.model.MAX_LOSS", 99)  # a random model guesses
+    read = CausalModel.__new__(CausalModel)
+    read.torch, read.name, read.attention = torch, "tiny", ObservedAttention()
+    AttentionInterface.register(ATTENTION_NAME, read.attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+    read.model = build("gemma3_text", {**SHAPE, **BOTH})
+    read.model.set_attn_implementation(ATTENTION_NAME)
+    read.text_config = read.model.config
+    read.rope = read.unstretched_rope = stated_rope(read.text_config)
+    assert read.rope["rope_theta"] == read.text_config.rope_parameters[FULL]["rope_theta"]
+    measurer = profile.Measurer(read, 16)
+    profile.check_rope(read)
+    read.run(prompt(1, 400), measurer, lambda *_: None)
+    tensors = measurer.tensors(np.float32)
+    assert {name.split(".")[1] for name in tensors} == {"0"}  # the second layer, and the first of the index
+    file, args = tmp_path / "tiny.profile.safetensors", profile.parse_args(["--text", "t", "--out", "o", "--licence", "none"])
+    write_tensors(str(file), tensors, profile.describe(measurer, args))
+    model = build("gemma3_text", {**SHAPE, **BOTH})
+    expected = _chat(model, prompt(1, 200))
+    seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
+    assert seine.spec["codec"]["name"] == "balanced" and seine.spec["geometry"]["rope"] is not None
+    assert _chat(model, prompt(1, 200)) == expected
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "cohere2"])
+def test_a_profile_of_layers_whose_rope_nobody_states_is_refused(kind):
+    read = CausalModel.__new__(CausalModel)
+    read.name, read.text_config = "tiny", build(kind, {**SHAPE, **PARTLY[kind]}).config
+    read.rope = stated_rope(read.text_config)
+    with pytest.raises(InputError, match="^tiny: layers are of several kinds"):
+        profile.check_rope(read)
 
 
 def test_eviction_and_low_rank_take_the_layers_served():
