@@ -38,7 +38,7 @@ absl::Status CallUnary(const CallTarget& target, const Message& request, Message
   SetDeadline(target.deadline, &context);
   const std::string path = absl::StrCat("/", method->name);
   const grpc::internal::RpcMethod rpc(path.c_str(), nullptr, grpc::internal::RpcMethod::NORMAL_RPC);
-  // What generated stubs call, here by the messages' common type.
+  // BlockingUnaryCall is what generated stubs call; here it takes the messages' common type.
   return FromGrpc(grpc::internal::BlockingUnaryCall<Message, Message, MessageLite, MessageLite>(
                       target.channel.get(), rpc, &context, request, response),
                   target.endpoint);

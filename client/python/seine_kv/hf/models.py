@@ -12,7 +12,7 @@ LAYER_TYPES = {
     "sliding_attention": "attends with a sliding window",
     "chunked_attention": "attends in chunks",
 }
-# Of a text model's config: what a layer does where it is set.
+# Settings of a text model's config, and what a layer does where they are set.
 TRAITS = {
     "kv_lora_rank": "attends by MLA, whose keys and values are one latent row",
     "index_topk": "attends natively sparse",

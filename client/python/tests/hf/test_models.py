@@ -75,7 +75,7 @@ LINEAR = {
     "linear_value_head_dim": 16,
 }
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_d_state": 16, "mamba_n_groups": 1}
-# Of two layers the one of full attention is served: the second, but for the families of Qwen2 and 3.
+# Models of two layers. The one of full attention is served: the second, but in the families of Qwen2 and 3 the first.
 PARTLY = {
     "gemma3_text": BOTH,
     "gemma2": {**BOTH, "attn_logit_softcapping": None},
