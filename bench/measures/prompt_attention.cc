@@ -97,7 +97,7 @@ class MicroBatch {
   }
 
  private:
-  ptrdiff_t FirstRow(int b) const { return ptrdiff_t{b} * mask_.block_tokens() * info_.group; }
+  ptrdiff_t FirstRow(int b) const { return ptrdiff_t{b} * kPromptBlockTokens * info_.group; }
 
   std::vector<float> MeanMasses(const PromptTask& task, const std::vector<host::KeyTile>& zone) const {
     const int dim = info_.head_dim;
@@ -170,7 +170,7 @@ void AddHead(const PromptAttentionOptions& o, const MicroBatch& batch, std::vect
     add(&sampled);
     for (int b = 0; b < batch.num_blocks(); ++b) {
       const int64_t always = counts[b].seen - counts[b].zone;
-      batch.AttendByMeans(b, params, counts[b].taken - always, &out);
+      batch.AttendByMeans(b, params, (counts[b].taken - always) / counts[b].blocks, &out);
     }
     add(&(*rows)[i + 1]);
   }

@@ -1,4 +1,4 @@
-// The runs of keys that a block of tokens attends, chosen by some of its tokens for all of them.
+// The runs of keys that a query head of a block of tokens attends, chosen by some of the tokens for all of them.
 //
 // What the sampled tokens attend says little of what another attends that nobody sampled: a token that copies looks
 // where its neighbours do not. So a sampled token is asked what it would have of runs that only the others chose. The
@@ -11,12 +11,13 @@
 
 namespace seine {
 
-// masses [count][tokens][group], none negative: what sampled tokens have of each run. A run's weight is the sum of its
-// masses. Sets `chosen` to the runs of the largest weights, ascending: to so many that, summed over the tokens, what a
-// token has of the runs whose weight without the token's own part reaches the least weight taken is wanted[g] or more
-// for each head g. Weights are told apart to an eighth of an octave. Returns false, and leaves `chosen` without
-// meaning, where more than `most` runs would be needed, or all do not suffice.
-bool ChooseRuns(const float* masses, int64_t count, int tokens, int group, const double* wanted, int64_t most,
+// masses [count][tokens][step], of which the first of each `step` counts and is not negative: what sampled tokens have
+// of each run. A run's weight is the sum of its masses.
+// Sets `chosen` to the runs of the largest weights, ascending: to so many that, summed over the tokens, what a token
+// has of the runs whose weight without the token's own mass reaches the least weight taken is `wanted` or more. Weights
+// are told apart to an eighth of an octave. Returns false, and leaves `chosen` without meaning, where more than `most`
+// runs would be needed, or all do not suffice.
+bool ChooseRuns(const float* masses, int64_t count, int tokens, int step, double wanted, int64_t most,
                 std::vector<int32_t>* chosen);
 
 }  // namespace seine

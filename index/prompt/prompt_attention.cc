@@ -9,11 +9,9 @@ namespace seine {
 
 namespace {
 
+// All but the rows and the tiles.
 host::BlockTask TaskOf(const PromptTask& task) {
   host::BlockTask block;
-  block.queries = task.queries;
-  block.num_rows = task.block->tokens() * task.group;
-  block.group = task.group;
   block.scale = task.scale;
   block.keys = task.keys, block.values = task.values;
   block.num_places = task.num_places;
@@ -79,6 +77,7 @@ class Samples {
     host::BlockTask block = TaskOf(task_);
     block.queries = queries_.data();
     block.num_rows = static_cast<int>(queries_.size());
+    block.group = task_.group;
     block.tiles = tiles.data();
     block.num_tiles = static_cast<int64_t>(tiles.size());
     masses->resize(tiles.size() * host::kTileRuns * queries_.size());
@@ -103,42 +102,73 @@ void Gather(const std::vector<host::KeyTile>& zone, const std::vector<int32_t>& 
   }
 }
 
+// Heads [first, end) of the block attend `tiles`.
+void AttendHeads(const PromptTask& task, const std::vector<host::KeyTile>& tiles, int first, int end,
+                 float* const* outputs, float* log_sum_exp) {
+  host::BlockTask block = TaskOf(task);
+  block.tiles = tiles.data();
+  block.num_tiles = static_cast<int64_t>(tiles.size());
+  block.group = end - first;
+  block.num_rows = task.block->tokens() * block.group;
+  std::vector<const float*> queries;
+  std::vector<float*> rows;
+  for (int t = 0; t < task.block->tokens(); ++t) {
+    for (int g = first; g < end; ++g) {
+      queries.push_back(task.queries[t * task.group + g]);
+      rows.push_back(outputs[t * task.group + g]);
+    }
+  }
+  block.queries = queries.data();
+  std::vector<float> of_rows(log_sum_exp == nullptr ? 0 : rows.size());
+  host::AttendBlock(block, rows.data(), of_rows.empty() ? nullptr : of_rows.data());
+  for (size_t r = 0; r < of_rows.size(); ++r) {
+    log_sum_exp[r / block.group * task.group + first + r % block.group] = of_rows[r];
+  }
+}
+
 }  // namespace
 
 PromptCounts AttendPrompt(const PromptTask& task, const PromptParams& params, float* const* outputs,
                           float* log_sum_exp) {
   const std::vector<host::KeyTile>& all = task.block->tiles();
-  PromptCounts counts{.seen = CountRuns(all), .taken = CountRuns(all), .blocks = 1, .exact_blocks = 1};
-  host::BlockTask block = TaskOf(task);
-  block.tiles = all.data();
-  block.num_tiles = static_cast<int64_t>(all.size());
-  std::vector<host::KeyTile> tiles;
-  if (params.mass < 1) {
-    const Parts parts = Divide(*task.block, params);
-    const auto runs = static_cast<int64_t>(parts.zone.size()) * host::kTileRuns;
-    counts.zone = runs;
-    if (runs * host::kRunKeys >= std::max<int64_t>(params.least, 1)) {
-      std::vector<float> masses;
-      const Samples samples(task, params);
-      samples.Weigh(parts, &masses);
-      const size_t zone = parts.dense.size() * host::kTileRuns * samples.tokens() * task.group;
-      // Each sampled token sees the zone, so that its masses add up to 1; what is always attended has its part of that.
-      std::vector<double> wanted(task.group, params.mass * samples.tokens());
-      for (size_t i = 0; i < zone; i += task.group) {
-        for (int g = 0; g < task.group; ++g) wanted[g] -= masses[i + g];
-      }
-      std::vector<int32_t> chosen;
-      if (ChooseRuns(masses.data() + zone, runs, samples.tokens(), task.group, wanted.data(),
-                     static_cast<int64_t>(params.most * static_cast<double>(runs)), &chosen)) {
-        tiles = parts.dense;
-        Gather(parts.zone, chosen, &tiles);
-        block.tiles = tiles.data();
-        block.num_tiles = static_cast<int64_t>(tiles.size());
-        counts.taken = CountRuns(tiles), counts.exact_blocks = 0;
-      }
-    }
+  const int64_t seen = CountRuns(all), group = task.group;
+  PromptCounts counts{.seen = seen * group, .blocks = group};
+  const auto attend_all = [&](int first, int end) {
+    AttendHeads(task, all, first, end, outputs, log_sum_exp);
+    counts.taken += seen * (end - first), counts.exact_blocks += end - first;
+  };
+  if (params.mass >= 1) {
+    attend_all(0, task.group);
+    return counts;
   }
-  host::AttendBlock(block, outputs, log_sum_exp);
+  const Parts parts = Divide(*task.block, params);
+  const auto runs = static_cast<int64_t>(parts.zone.size()) * host::kTileRuns;
+  counts.zone = runs * group;
+  if (runs * host::kRunKeys < std::max<int64_t>(params.least, 1)) {
+    attend_all(0, task.group);
+    return counts;
+  }
+  std::vector<float> masses;
+  const Samples samples(task, params);
+  samples.Weigh(parts, &masses);
+  const size_t step = static_cast<size_t>(samples.tokens()) * task.group;
+  const size_t always = parts.dense.size() * host::kTileRuns * step;
+  std::vector<int32_t> chosen;
+  std::vector<host::KeyTile> tiles;
+  for (int g = 0; g < task.group; ++g) {
+    // Each sampled token sees the zone, so that its masses add up to 1; what is always attended has its part of that.
+    double wanted = params.mass * samples.tokens();
+    for (size_t i = g; i < always; i += task.group) wanted -= masses[i];
+    if (!ChooseRuns(masses.data() + always + g, runs, samples.tokens(), task.group, wanted,
+                    static_cast<int64_t>(params.most * static_cast<double>(runs)), &chosen)) {
+      attend_all(g, g + 1);
+      continue;
+    }
+    tiles = parts.dense;
+    Gather(parts.zone, chosen, &tiles);
+    AttendHeads(task, tiles, g, g + 1, outputs, log_sum_exp);
+    counts.taken += CountRuns(tiles);
+  }
   return counts;
 }
 

@@ -1,10 +1,10 @@
 // Attention of a block of a prompt's tokens, exact or by chosen runs of 8 keys.
 //
 // Chosen (ours): every `sample`-th token of the block attends all keys exactly, which tells what each run holds for it.
-// The block takes the heaviest runs, so many that a sampled token keeps the share `mass` of what it sees in every head
-// although its own part in the choice is left out (choose_runs.h). The first keys, the last ones before the block, and
-// keys that some token of the block does not see are always attended. A block that would take more than the share
-// `most` of the runs is attended exactly.
+// Each query head takes its heaviest runs, so many that a sampled token keeps the share `mass` of what it sees although
+// its own part in the choice is left out (choose_runs.h). The first keys, the last ones before the block, and keys that
+// some token of the block does not see are always attended. A head that would take more than the share `most` of the
+// runs attends all.
 #ifndef SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 #define SEINE_INDEX_PROMPT_PROMPT_ATTENTION_H_
 
@@ -24,7 +24,7 @@ struct PromptParams {
   int64_t least = 2048;  // keys of which runs are chosen; a block over fewer is attended exactly
 };
 
-// One KV head's part of a block.
+// A block's query heads of one KV head, or some of them.
 struct PromptTask {
   const PromptBlock* block = nullptr;
   // Rows [tokens x group], each [head_dim]; row r is of token r / group.
@@ -35,11 +35,11 @@ struct PromptTask {
   int64_t num_places = 0;
 };
 
-// What was attended, in runs of 8 keys, each counted once for the block.
+// What was attended, in runs of 8 keys, each counted once for a block and query head.
 struct PromptCounts {
   int64_t seen = 0, taken = 0;
-  int64_t zone = 0;  // of those seen: that are chosen from
-  int64_t blocks = 0, exact_blocks = 0;
+  int64_t zone = 0;                      // of those seen: that are chosen from
+  int64_t blocks = 0, exact_blocks = 0;  // times query heads
   void Add(const PromptCounts& other) {
     seen += other.seen, taken += other.taken, zone += other.zone, blocks += other.blocks,
         exact_blocks += other.exact_blocks;

@@ -30,6 +30,10 @@ void FillByEnds(int64_t first, EndOf end_of, PromptBlock* block) {
   }
 }
 
+// Query rows that share a pass over the keys: these are widened once for all of them, and the rows' sums still fit a
+// core's caches.
+constexpr int kRowsAtOnce = 384;
+
 }  // namespace
 
 PromptMask::PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, int group, RunTasks run, Fill fill)
@@ -38,12 +42,11 @@ PromptMask::PromptMask(int64_t rows, int heads, int64_t tokens, int64_t places, 
       places_(places),
       heads_(heads),
       group_(group),
-      block_tokens_(PromptBlockTokens(group)),
-      num_blocks_(static_cast<int>((tokens + block_tokens_ - 1) / block_tokens_)),
+      num_blocks_(static_cast<int>((tokens + kPromptBlockTokens - 1) / kPromptBlockTokens)),
       blocks_(rows * heads * num_blocks_) {
   run(static_cast<int>(blocks_.size()), [&](int i) {
-    const int64_t first = int64_t{i % num_blocks_} * block_tokens_, of = i / num_blocks_;
-    blocks_[i] = PromptBlock(static_cast<int>(std::min<int64_t>(block_tokens_, tokens - first)));
+    const int64_t first = int64_t{i % num_blocks_} * kPromptBlockTokens, of = i / num_blocks_;
+    blocks_[i] = PromptBlock(static_cast<int>(std::min<int64_t>(kPromptBlockTokens, tokens - first)));
     fill(of / heads, static_cast<int>(of % heads), first, &blocks_[i]);
     blocks_[i].Seal();
   });
@@ -80,29 +83,35 @@ PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& par
   const PromptMask& mask = *batch.mask;
   const int blocks = mask.num_blocks(), group = mask.group(), heads = batch.num_kv_heads;
   const int64_t q_heads = int64_t{heads} * group;
+  // Query heads that are worked at together, as near as parts of a group can be.
+  const int most =
+      std::max<int>(1, kRowsAtOnce / static_cast<int>(std::min<int64_t>(kPromptBlockTokens, mask.tokens())));
+  const int parts = (group + most - 1) / most;
   std::mutex mutex;
   PromptCounts counts;
-  const auto of_each = static_cast<int>(batch.rows * heads);
+  const auto of_each = static_cast<int>(batch.rows * heads * parts);
   // Later blocks see more: they begin first.
   run(of_each * blocks, [&](int i) {
-    const int b = blocks - 1 - i / of_each, head = i % heads;
-    const int64_t row = i % of_each / heads, first = int64_t{b} * mask.block_tokens();
+    const int b = blocks - 1 - i / of_each, part = i % parts, head = i / parts % heads;
+    const int64_t row = i % of_each / parts / heads, first = int64_t{b} * kPromptBlockTokens;
+    const int64_t first_head = int64_t{head} * group + part * group / parts;
+    const int64_t end_head = int64_t{head} * group + (part + 1) * group / parts;
     PromptTask task;
     task.block = &mask.block(row, head, b);
-    task.group = group;
+    task.group = static_cast<int>(end_head - first_head);
     task.scale = batch.scale;
     PromptBatch::Rows rows = batch.rows_of(row, head);
     if (rows.first_key != nullptr) rows.keys.chunks = &rows.first_key, rows.values.chunks = &rows.first_value;
     task.keys = rows.keys, task.values = rows.values;
     task.num_places = rows.num_places < 0 ? mask.places() : rows.num_places;
-    const int64_t end = first + task.block->tokens(), first_head = int64_t{head} * group;
+    const int64_t end = first + task.block->tokens();
     std::vector<const float*> queries;
     std::vector<float*> outputs;
     const auto at = [row](const PromptStrides& s, int64_t t, int64_t q) {
       return row * s.row + t * s.token + q * s.head;
     };
     for (int64_t t = first; t < end; ++t) {
-      for (int64_t q = first_head; q < first_head + group; ++q) {
+      for (int64_t q = first_head; q < end_head; ++q) {
         queries.push_back(batch.queries + at(batch.query_strides, t, q));
         outputs.push_back(batch.outputs + at(batch.output_strides, t, q));
       }
@@ -112,8 +121,8 @@ PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& par
     const PromptCounts of_block =
         AttendPrompt(task, params, outputs.data(), log_sum_exp.empty() ? nullptr : log_sum_exp.data());
     for (size_t r = 0; r < log_sum_exp.size(); ++r) {
-      const int64_t t = row * mask.tokens() + first + static_cast<int64_t>(r) / group;
-      batch.log_sum_exp[t * q_heads + first_head + static_cast<int64_t>(r) % group] = log_sum_exp[r];
+      const int64_t t = row * mask.tokens() + first + static_cast<int64_t>(r) / task.group;
+      batch.log_sum_exp[t * q_heads + first_head + static_cast<int64_t>(r) % task.group] = log_sum_exp[r];
     }
     const std::lock_guard<std::mutex> lock(mutex);
     counts.Add(of_block);

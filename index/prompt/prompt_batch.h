@@ -42,14 +42,13 @@ class PromptMask {
   int64_t places() const { return places_; }
   int group() const { return group_; }
   int num_blocks() const { return num_blocks_; }  // of a row and head
-  int block_tokens() const { return block_tokens_; }
   const PromptBlock& block(int64_t row, int head, int b) const {
     return blocks_[((rows_ > 1 ? row : 0) * heads_ + (heads_ > 1 ? head : 0)) * num_blocks_ + b];
   }
 
  private:
   const int64_t rows_, tokens_, places_;
-  const int heads_, group_, block_tokens_, num_blocks_;
+  const int heads_, group_, num_blocks_;
   std::vector<PromptBlock> blocks_;  // [rows][heads][num_blocks]
 };
 

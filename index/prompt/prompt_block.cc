@@ -1,7 +1,5 @@
 #include "index/prompt/prompt_block.h"
 
-#include <algorithm>
-
 namespace seine {
 
 void PromptBlock::Add(int64_t first, const uint64_t* words) {
@@ -19,7 +17,5 @@ void PromptBlock::Seal() {
     if (words_of_[i] >= 0) tiles_[i].seen = words_.data() + words_of_[i];
   }
 }
-
-int PromptBlockTokens(int group) { return std::clamp(384 / group, 16, 128); }
 
 }  // namespace seine

@@ -30,9 +30,9 @@ class PromptBlock {
   std::vector<uint64_t> words_;
 };
 
-// Tokens of a block, so that it has some 384 query rows: keys are widened once for all of them, and a block's sums
-// still fit a core's caches.
-int PromptBlockTokens(int group);
+// Tokens of a block: keys are widened once for all of them, and what a few of them look at still says what the others
+// do.
+inline constexpr int kPromptBlockTokens = 128;
 
 }  // namespace seine
 

@@ -19,29 +19,26 @@
 namespace seine {
 namespace {
 
-// What tokens sampled of runs have of them: [runs][tokens][group].
+// What tokens sampled of runs have of them: [runs][tokens].
 struct Sampled {
-  int runs, tokens, group;
+  int runs, tokens;
   std::vector<float> masses;
 
-  double Weight(int run, int without) const {  // without a token's own part; -1: of all
+  double Weight(int run, int without) const {  // without a token's own mass; -1: of all
     double sum = 0;
-    for (int t = 0; t < tokens; ++t) {
-      for (int g = 0; g < group; ++g) sum += t == without ? 0 : masses[(run * tokens + t) * group + g];
-    }
+    for (int t = 0; t < tokens; ++t) sum += t == without ? 0 : masses[run * tokens + t];
     return sum;
   }
-  // What tokens have, in head g, of runs that the others alone weigh by `least` or more.
-  double HeldOut(int g, double least) const {
+  // What tokens have of runs that the others alone weigh by `least` or more.
+  double HeldOut(double least) const {
     double sum = 0;
     for (int run = 0; run < runs; ++run) {
-      for (int t = 0; t < tokens; ++t) sum += Weight(run, t) >= least ? masses[(run * tokens + t) * group + g] : 0;
+      for (int t = 0; t < tokens; ++t) sum += Weight(run, t) >= least ? masses[run * tokens + t] : 0;
     }
     return sum;
   }
-  double Total(int g) const { return HeldOut(g, -1); }
-  bool Choose(const std::vector<double>& wanted, int64_t most, std::vector<int32_t>* chosen) const {
-    return ChooseRuns(masses.data(), runs, tokens, group, wanted.data(), most, chosen);
+  bool Choose(double wanted, int64_t most, std::vector<int32_t>* chosen) const {
+    return ChooseRuns(masses.data(), runs, tokens, 1, wanted, most, chosen);
   }
 };
 
@@ -49,24 +46,14 @@ TEST(ChooseRuns, TakesTheFewestThatAreEnoughForATokenThatDidNotChoose) {
   std::mt19937 random(3);
   int failed = 0;
   for (int trial = 0; trial < 1000; ++trial) {
-    Sampled s{1 + static_cast<int>(random() % 100),
-              1 + static_cast<int>(random() % 9),
-              1 + static_cast<int>(random() % 3),
-              {}};
-    s.masses.resize(static_cast<size_t>(s.runs) * s.tokens * s.group);
+    Sampled s{1 + static_cast<int>(random() % 100), 1 + static_cast<int>(random() % 9), {}};
+    s.masses.resize(static_cast<size_t>(s.runs) * s.tokens);
     for (float& mass : s.masses) {  // powers of two: sums of few of them are exact
       mass = random() % 4 == 0 ? 0 : std::ldexp(1.0f, -static_cast<int>(random() % 12));
     }
-    std::vector<double> wanted(s.group);
-    const double share = static_cast<double>(random() % 1000) / 1000;
-    for (int g = 0; g < s.group; ++g) wanted[g] = share * s.Total(g);
+    const double wanted = static_cast<double>(random() % 1000) / 1000 * s.HeldOut(-1);
     std::vector<int32_t> chosen;
-    const auto enough = [&](double least) {
-      for (int g = 0; g < s.group; ++g) {
-        if (s.HeldOut(g, least) < wanted[g]) return false;
-      }
-      return true;
-    };
+    const auto enough = [&](double least) { return s.HeldOut(least) >= wanted; };
     if (!s.Choose(wanted, s.runs, &chosen)) {
       EXPECT_FALSE(enough(1e-9));
       ++failed;
@@ -95,11 +82,11 @@ TEST(ChooseRuns, TakesTheFewestThatAreEnoughForATokenThatDidNotChoose) {
 
 // Each token looks at a run of its own, as one that copies does: nothing says where the next one would look.
 TEST(ChooseRuns, TokensThatLookWhereNoOtherDoesHaveNoChoice) {
-  Sampled s{64, 8, 1, std::vector<float>(size_t{64} * 8)};
+  Sampled s{64, 8, std::vector<float>(size_t{64} * 8)};
   for (int t = 0; t < 8; ++t) s.masses[(t * 7 * 8) + t] = .6f, s.masses[63 * 8 + t] = .4f;
   std::vector<int32_t> chosen;
-  EXPECT_FALSE(s.Choose({.9 * 8}, 64, &chosen));
-  EXPECT_TRUE(s.Choose({.39 * 8}, 64, &chosen));
+  EXPECT_FALSE(s.Choose(.9 * 8, 64, &chosen));
+  EXPECT_TRUE(s.Choose(.39 * 8, 64, &chosen));
   EXPECT_EQ(chosen, std::vector<int32_t>{63});
 }
 
@@ -190,7 +177,7 @@ TEST(PromptAttention, ExactIsNearFloat64) {
     Prompt prompt(places, 4);
     const PromptCounts counts = AttendPrompt(prompt.task, {}, prompt.outputs.data(), nullptr);
     EXPECT_LT(prompt.ErrorOf(prompt.Exact()), 2e-6) << places;
-    EXPECT_EQ(counts.exact_blocks, 1);
+    EXPECT_EQ(counts.exact_blocks, Prompt::kGroup);
     EXPECT_EQ(counts.taken, counts.seen);
   }
 }
@@ -218,9 +205,9 @@ TEST(PromptAttention, BroadHeadsAndShortZonesAreExact) {
   Prompt broad(6000, 0), few(2000, 4);
   PromptParams params;
   params.mass = .95;
-  EXPECT_EQ(AttendPrompt(broad.task, params, broad.outputs.data(), nullptr).exact_blocks, 1);
+  EXPECT_EQ(AttendPrompt(broad.task, params, broad.outputs.data(), nullptr).exact_blocks, Prompt::kGroup);
   EXPECT_LT(broad.ErrorOf(broad.Exact()), 2e-6);
-  EXPECT_EQ(AttendPrompt(few.task, params, few.outputs.data(), nullptr).exact_blocks, 1);
+  EXPECT_EQ(AttendPrompt(few.task, params, few.outputs.data(), nullptr).exact_blocks, Prompt::kGroup);
   params.most = 1;
   const PromptCounts counts = AttendPrompt(broad.task, params, broad.outputs.data(), nullptr);
   EXPECT_EQ(counts.exact_blocks, 0);
@@ -277,7 +264,7 @@ struct Arrays {
     log_sum_exp.resize(out.size() / kDim);
     batch.log_sum_exp = log_sum_exp.data();
     const PromptCounts counts = AttendPromptBatch(batch, {}, OnThreadsOf(backend));
-    EXPECT_EQ(counts.blocks, kRows * kHeads * mask.num_blocks());
+    EXPECT_EQ(counts.blocks, kRows * kHeads * kGroup * mask.num_blocks());
   }
   template <typename Sees>  // (row, head, token, place)
   void ExpectExact(const Sees& sees) const {
