@@ -356,7 +356,7 @@ PARTS = {
     ),
     "sparseprompts": Part(
         "What sparse prompts of llama.cpp change: 256 given tokens behind 7,936, attended whole",
-        one("./dev llama --cells 7936 --steps 256 --shares .85,.9,.95"),
+        one("./dev llama --cells 7936 --steps 256 --shares .85,.9,.96"),
         c.SPARSE,
         ("text", "share"),
         6,
@@ -366,7 +366,7 @@ PARTS = {
     ),
     "sparsegemma": Part(
         "The same with Gemma 3 270M, of whose 18 layers 3 attend all, behind 32,000 tokens",
-        one("./dev llama --gemma --cells 32000 --steps 256 --shares .9,.95"),
+        one("./dev llama --gemma --cells 32000 --steps 256 --shares .9,.96"),
         c.SPARSE,
         ("text", "share"),
         15,
@@ -376,7 +376,7 @@ PARTS = {
     "hfprompts": Part(
         "Prompts of SmolLM2-135M in PyTorch, fp32, by torch's own attention and through Seine",
         tuple(
-            f"PYTHON -m seine_kv.eval --parts prompts --context {length} --decoded 256 --shares 0.9,0.95"
+            f"PYTHON -m seine_kv.eval --parts prompts --context {length} --decoded 256 --shares 0.9,0.96"
             for length in ("8192", "32768 --rope-scaling yarn:4")
         ),
         c.HF_PROMPT,

@@ -93,6 +93,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   config.search.beta = s.beta;
   config.search.refine = s.refine;
   config.search.softmax_scale = facts.scale;
+  config.softcap = facts.softcap;
   config.sink = s.sink;
   config.local = s.local;
   config.tail = s.tail;
@@ -114,7 +115,7 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
     const CellConfig& c = context->config();
     const Geometry& g = c.geometry;
     if (g.num_q_heads == f.num_q_heads && g.num_kv_heads == f.num_kv_heads && g.head_dim == f.head_dim &&
-        g.dtype == f.dtype && c.search.softmax_scale == f.scale && c.capacity == f.capacity) {
+        g.dtype == f.dtype && c.search.softmax_scale == f.scale && c.softcap == f.softcap && c.capacity == f.capacity) {
       return context.get();
     }
   }
@@ -286,11 +287,13 @@ bool Attention::AttendItems(const AttentionNode& node, bool exactly) {
     }
     float* out = node.Output(first, item.token, item.index);
     CellLayer& cells = *item.stream->cells;
+    float log_sum_exp[kMaxGroup];
     if (exactly) {
-      cells.AttendExactly(item.kv_head, queries, item.count, *item.seen, item.stream->rows, out);
-    } else if (!cells.Attend(item.kv_head, queries, item.count, *item.seen, item.stream->rows, k, out)) {
+      cells.AttendExactly(item.kv_head, queries, item.count, *item.seen, item.stream->rows, out, log_sum_exp);
+    } else if (!cells.Attend(item.kv_head, queries, item.count, *item.seen, item.stream->rows, k, out, log_sum_exp)) {
       unchanged = false;
     }
+    if (node.sinks != nullptr) node.TakeSinks(first, item.count, log_sum_exp, out);
   });
   return unchanged;
 }

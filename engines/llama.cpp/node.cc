@@ -52,6 +52,7 @@ AttentionNode::AttentionNode(const ggml_tensor* n)
       keys(n->src[1]),
       values(n->src[2]),
       mask(n->src[3]),
+      sinks(n->src[4]),
       head_dim(static_cast<int>(keys->ne[0])),
       num_q_heads(static_cast<int>(queries->ne[2])),
       num_kv_heads(static_cast<int>(keys->ne[2])),
@@ -68,9 +69,8 @@ const char* AttentionNode::Unfit() const {
   if (keys->type != GGML_TYPE_F16 && keys->type != GGML_TYPE_BF16) return "a cache of another type than f16 or bf16";
   if (queries->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) return "queries of another type than f32";
   if (mask == nullptr || mask->type != GGML_TYPE_F16) return "no mask";
-  if (node->src[4] != nullptr) return "attention sinks";
+  if (sinks != nullptr && sinks->type != GGML_TYPE_F32) return "attention sinks of another type than f32";
   if (max_bias != 0) return "ALiBi";
-  if (softcap != 0) return "a soft cap of logits";
   if (values->ne[0] != head_dim) return "values of another head_dim than keys";
   if (!IsKeyCache(RootOf(keys)) || !IsValueCache(RootOf(values))) return "keys that lie in no cache";
   if (num_q_heads % num_kv_heads != 0 || group() > kMaxGroup) return "a group of more than 32 query heads";
@@ -138,6 +138,14 @@ float* AttentionNode::Output(int head, int64_t token, int64_t stream) const {
                                   stream * node->nb[3]);
 }
 
+void AttentionNode::TakeSinks(int head, int count, const float* log_sum_exp, float* output) const {
+  const auto* sink = static_cast<const float*>(sinks->data) + head;
+  for (int h = 0; h < count; ++h) {
+    const float share = 1 / (1 + std::exp(sink[h] - log_sum_exp[h]));  // of what was seen; nothing seen: 0
+    for (int j = 0; j < head_dim; ++j) output[h * head_dim + j] *= share;
+  }
+}
+
 namespace {
 
 struct Known {
@@ -155,9 +163,10 @@ Known& Everything() {
 // Returns true if what was learnt before still holds: another model's caches may have come to lie there.
 bool SameCaches(const CacheFacts& a, const CacheFacts& b) {
   return a.layer == b.layer && a.head_dim == b.head_dim && a.num_q_heads == b.num_q_heads &&
-         a.num_kv_heads == b.num_kv_heads && a.dtype == b.dtype && a.scale == b.scale && a.capacity == b.capacity &&
-         a.num_streams == b.num_streams && a.buffer == b.buffer && a.value_buffer == b.value_buffer &&
-         a.values == b.values && a.rope_params == b.rope_params && a.rope_factors == b.rope_factors;
+         a.num_kv_heads == b.num_kv_heads && a.dtype == b.dtype && a.scale == b.scale && a.softcap == b.softcap &&
+         a.capacity == b.capacity && a.num_streams == b.num_streams && a.buffer == b.buffer &&
+         a.value_buffer == b.value_buffer && a.values == b.values && a.rope_params == b.rope_params &&
+         a.rope_factors == b.rope_factors;
 }
 
 }  // namespace
@@ -173,7 +182,7 @@ void Learn(const AttentionNode& node) {
   facts.num_q_heads = node.num_q_heads;
   facts.num_kv_heads = node.num_kv_heads;
   facts.dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
-  facts.scale = node.scale;
+  facts.scale = node.scale, facts.softcap = node.softcap;
   if (const ggml_tensor* rope = FindRope(node.queries)) {
     std::copy_n(rope->op_params, facts.rope_params.size(), facts.rope_params.begin());
     facts.rope_factors = rope->src[2] == nullptr ? nullptr : rope->src[2]->data;

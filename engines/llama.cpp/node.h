@@ -32,6 +32,7 @@ struct AttentionNode {
 
   const ggml_tensor* node;
   const ggml_tensor *queries, *keys, *values, *mask;
+  const ggml_tensor* sinks;  // [query heads]: a logit more a head, of no value, as gpt-oss has it; nullptr: none
   int head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
   int64_t num_tokens = 0, num_cells = 0, num_streams = 0;  // num_tokens: a stream
   float scale = 0, max_bias = 0, softcap = 0;
@@ -45,6 +46,9 @@ struct AttentionNode {
   bool CellsSeen(int64_t first, int64_t stream, PromptBlock* block) const;
   const float* Query(int head, int64_t token, int64_t stream) const;  // [head_dim]
   float* Output(int head, int64_t token, int64_t stream) const;       // [head_dim]
+  // Outputs of `count` heads from `head` on, [count][head_dim], lose what the heads' sinks take of their softmax.
+  // log_sum_exp [count], without them. There are sinks.
+  void TakeSinks(int head, int count, const float* log_sum_exp, float* output) const;
 
  private:
   const uint16_t* MaskRow(int64_t token, int64_t stream) const;  // [num_cells], fp16
@@ -55,7 +59,7 @@ struct AttentionNode {
 struct CacheFacts {
   int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
   DType dtype = DType::kFloat16;
-  float scale = 0;
+  float scale = 0, softcap = 0;
   Rope rope, plain_rope;                  // plain: as the model turns where its context is not stretched
   int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
   std::array<int32_t, GGML_MAX_OP_PARAMS / sizeof(int32_t)> rope_params = {};

@@ -38,11 +38,20 @@ std::string PromptAttention::Answer(const AttentionNode& node, int layer, const 
   const auto floats = [](size_t bytes) { return static_cast<int64_t>(bytes / sizeof(float)); };
   PromptBatch batch{.rows_of = rows_of};
   batch.mask = sight.mask.get(), batch.rows = node.num_streams, batch.num_kv_heads = node.num_kv_heads;
-  batch.head_dim = node.head_dim, batch.scale = node.scale;
+  batch.head_dim = node.head_dim, batch.scale = node.scale, batch.softcap = node.softcap;
   batch.queries = node.Query(0, 0, 0), batch.query_strides = {floats(q.nb[3]), floats(q.nb[1]), floats(q.nb[2])};
   batch.outputs = node.Output(0, 0, 0);
   batch.output_strides = {floats(out.nb[3]), floats(out.nb[2]), floats(out.nb[1])};
+  if (node.sinks != nullptr) {
+    log_sum_exp_.resize(node.num_streams * node.num_tokens * node.num_q_heads);
+    batch.log_sum_exp = log_sum_exp_.data();
+  }
   Report::Get().Prompt(AttendPromptBatch(batch, params, OnTeam()));
+  if (node.sinks == nullptr) return {};
+  team_.Run(static_cast<int>(node.num_streams * node.num_tokens), [&](int i) {
+    const int64_t stream = i / node.num_tokens, token = i % node.num_tokens;
+    node.TakeSinks(0, node.num_q_heads, &log_sum_exp_[int64_t{i} * node.num_q_heads], node.Output(0, token, stream));
+  });
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/team.h"
@@ -35,6 +36,7 @@ class PromptAttention {
 
   Team& team_;
   std::map<const void*, Sight> sights_;  // by the mask's data, of one graph
+  std::vector<float> log_sum_exp_;       // where there are sinks
   int last_layer_ = std::numeric_limits<int>::max();
 };
 

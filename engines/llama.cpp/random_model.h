@@ -12,7 +12,10 @@ struct ModelShape {
   // "llama"; "qwen2": keys turn in halves and have biases; "qwen3": queries and keys are normed; "gemma2": every other
   // layer slides, and logits are capped; "gemma3": every other layer slides, and turns by another base; "gemma4": those
   // that slide have heads of half the dimension besides; "lfm2": every other layer is a convolution, with a state of
-  // its own, and embedding = q_heads * head_dim.
+  // its own; "granite": logits have a scale of their own; "smollm3": the fourth layer does not turn; "phi3": half of
+  // head_dim turns; "olmo2", "exaone4": norms behind; "cohere2": every other layer slides, the others do not turn;
+  // "gpt-oss": sinks, experts, every other layer slides. In lfm2, phi3, olmo2, exaone4 and cohere2 embedding = q_heads
+  // * head_dim.
   std::string architecture = "llama";
   int layers = 2, embedding = 128, feed_forward = 256;
   int q_heads = 2, kv_heads = 1, head_dim = 64;
@@ -23,7 +26,8 @@ struct ModelShape {
   std::string weights = "f32";           // of matrices: a type of ggml's, such as "q8_0"
 };
 
-// Weights are normal, of a deviation that keeps activations near 1. False: no such type, or the file cannot be written.
+// Weights are normal, of a deviation that keeps activations near 1. False: no such type or
+// architecture, or the file cannot be written.
 bool WriteRandomModel(const ModelShape& shape, uint32_t seed, const std::string& path);
 
 // An adapter (LoRA) of rank 4 on the projection of values in these layers. False: the file cannot be written.

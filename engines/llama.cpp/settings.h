@@ -22,7 +22,7 @@ struct Settings {
   // SEINE_PROMPT=exact, sparse or off: how a prompt's micro-batches are attended; off: by llama.cpp itself.
   std::string prompt = "sparse";
   int prompt_min = 2048;     // SEINE_PROMPT_MIN: cells from which on sparse ones are
-  double prompt_mass = .95;  // SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
+  double prompt_mass = .96;  // SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
   bool huge_pages = true;    // SEINE_HUGE_PAGES=0: the cache's pages stay as llama.cpp got them
   int64_t check = 0;         // SEINE_CHECK=n: every n-th answer is compared with exact attention
   bool log = false;          // SEINE_LOG=1: says on stderr what it does

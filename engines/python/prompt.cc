@@ -80,12 +80,13 @@ class PromptThreads {
   }
 
   nb::tuple Attend(const PromptMask& mask, nb::handle queries, nb::handle keys, nb::handle values, float scale,
-                   double mass, double most, int sample, int64_t least, int sink, int local) const {
+                   double mass, double most, int sample, int64_t least, int sink, int local, float softcap) const {
     RaiseIfWrong(made_.Check());
     PromptParams params;
     params.mass = mass, params.most = most, params.sample = sample, params.least = least;
     params.sink = sink, params.local = local;
     CheckParams(params, scale);
+    if (!(softcap >= 0 && std::isfinite(softcap))) ThrowValueError("softcap: must be finite and 0 or more");
     const ArrayView q(queries, "queries"), k(keys, "keys"), v(values, "values");
     if (q.shape().size() != 4 || q.dtype() != client::DType::kFloat32) {
       ThrowValueError("queries: must be float32 [rows, query heads, tokens, head_dim]");
@@ -111,7 +112,7 @@ class PromptThreads {
     };
     PromptBatch batch{.rows_of = rows_of};
     batch.mask = &mask, batch.rows = rows, batch.num_kv_heads = static_cast<int>(kv_heads);
-    batch.head_dim = static_cast<int>(dim), batch.scale = scale;
+    batch.head_dim = static_cast<int>(dim), batch.scale = scale, batch.softcap = softcap;
     batch.queries = static_cast<const float*>(q.data());
     if (k.dtype() != v.dtype()) ThrowValueError("values: must have the dtype of keys");
     const int64_t of_row = mask.tokens() * q_heads * dim;
@@ -165,7 +166,7 @@ void AddPromptClasses(nb::module_& module) {
       .def("mask", &PromptThreads::Mask, arg("tokens"), arg("places"), arg("group"), arg("seen").none() = nb::none())
       .def("attend", &PromptThreads::Attend, arg("mask"), arg("queries"), arg("keys"), arg("values"), arg("scale"),
            arg("mass") = 1.0, arg("most") = kUsual.most, arg("sample") = kUsual.sample, arg("least") = kUsual.least,
-           arg("sink") = kUsual.sink, arg("local") = kUsual.local);
+           arg("sink") = kUsual.sink, arg("local") = kUsual.local, arg("softcap") = 0.0f);
 }
 
 }  // namespace seine::python

@@ -30,6 +30,7 @@ struct Names {
   PyObject* const scale = Make("scale");
   PyObject* const with_positions = Make("with_positions");
   PyObject* const prompt_mass = Make("prompt_mass");
+  PyObject* const softcap = Make("softcap");
 };
 const Names* names = nullptr;
 
@@ -104,7 +105,7 @@ v1::Selector SelectorOf(nb::handle settings) {
 v1::Attention AttentionOf(nb::handle attention) {
   v1::Attention out;
   nb::dict settings;
-  for (PyObject* name : {names->tail, names->scale, names->with_positions, names->prompt_mass}) {
+  for (PyObject* name : {names->tail, names->scale, names->with_positions, names->prompt_mass, names->softcap}) {
     settings[nb::handle(name)] = Attribute(attention, name);
   }
   FillMessage(settings, "", "attention", &out);

@@ -151,6 +151,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       const bool searches = batch.targets()[t].item->positions == nullptr;
       tasks.push_back(TaskOf(batch, g, scaled, attention->tail.value_or(usual_tail && searches), t, h));
       tasks.back().answer = &answer;
+      tasks.back().attention.softcap = attention->softcap;
     }
   }
   if (context_.eviction.accumulates()) {
@@ -181,13 +182,11 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     const AttendAnswer& answer = answers[target.place];
     if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
   }
-  PromptParams of_prompts;
-  of_prompts.mass = attention->prompt_mass;
   for (const auto& [sequence, place] : prompts) {
     const StageClock clock(context_.counts.get(), Stage::kAttend);
     const RetrieveItem& item = items[place];
     const Layer& layer = *sequence->layers[item.layer];
-    if (absl::Status s = AttendPromptItem(context_, layer, item, scaled.softmax_scale, of_prompts, &answers[place]);
+    if (absl::Status s = AttendPromptItem(context_, layer, item, scaled.softmax_scale, *attention, &answers[place]);
         !s.ok()) {
       return s;
     }

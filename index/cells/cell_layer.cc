@@ -244,9 +244,9 @@ int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
 }
 
 bool CellLayer::Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
-                       int top_k, float* out) {
+                       int top_k, float* out, float* log_sum_exp) {
   if (seen.zone.empty()) {
-    AttendExactly(head, queries, count, seen, rows, out);
+    AttendExactly(head, queries, count, seen, rows, out, log_sum_exp);
     return true;
   }
   const CellConfig& config = context_->config_;
@@ -272,6 +272,7 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   attention.queries = queries;
   attention.group = count;
   attention.scale = context_->index_.search.softmax_scale;
+  attention.softcap = config.softcap;
   attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
   attention.dense = seen.dense;
   attention.windows = {&means, kOneChunk};
@@ -299,8 +300,8 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
     }
   }
   if (config.tail) attention.num_windows = seen.end_window();
-  float log_sum_exp[kMaxGroup];
-  host::Attend(attention, out, log_sum_exp);
+  float unread[kMaxGroup];
+  host::Attend(attention, out, log_sum_exp == nullptr ? unread : log_sum_exp);
   if (hashes.size() < chosen.size()) hashes.resize(chosen.size());
   host::HashRows(Keys(head, 0, rows), chosen.data(), static_cast<int>(chosen.size()), g.head_dim, hashes.data());
   uint32_t differ = 0;  // read at the end: a branch for each key would take longer
@@ -309,7 +310,7 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
 }
 
 void CellLayer::AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
-                              float* out) const {
+                              float* out, float* log_sum_exp) const {
   const Geometry& g = context_->config_.geometry;
   const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
   const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
@@ -318,11 +319,12 @@ void CellLayer::AttendExactly(int head, const float* queries, int count, const S
   attention.queries = queries;
   attention.group = count;
   attention.scale = context_->index_.search.softmax_scale;
+  attention.softcap = context_->config_.softcap;
   attention.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
   attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
   attention.dense = seen.all;
-  float log_sum_exp[kMaxGroup];
-  host::Attend(attention, out, log_sum_exp);
+  float unread[kMaxGroup];
+  host::Attend(attention, out, log_sum_exp == nullptr ? unread : log_sum_exp);
 }
 
 int64_t CellLayer::bytes() const {

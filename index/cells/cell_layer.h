@@ -33,6 +33,7 @@ struct CellConfig {
   int sink = 64;         // cells before the zone
   int local = 256;       // cells behind it, at least
   bool tail = true;      // AttentionParams::tail
+  float softcap = 0;     // AttentionParams::softcap
   int64_t capacity = 0;  // cells of a stream
   int64_t shortest = 1;  // positions of the shortest text that codes are made for
 };
@@ -108,13 +109,13 @@ class CellLayer {
   int64_t Verify(int head, int64_t end, const CellRows& rows);
 
   // Softmax attention of `count` queries [count, head_dim] of one KV head over the cells that they see, into `out`, of
-  // the same shape. None of the zone's windows is stale. False: a row is not the one that was encoded, and `out` is of
-  // no use. `top_k`: in place of the configured one.
+  // the same shape, and log_sum_exp [count] where it is given. None of the zone's windows is stale. False: a row is not
+  // the one that was encoded, and `out` is of no use. `top_k`: in place of the configured one.
   bool Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows, int top_k,
-              float* out);
+              float* out, float* log_sum_exp = nullptr);
   // The same without codes: every cell that is seen.
-  void AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
-                     float* out) const;
+  void AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows, float* out,
+                     float* log_sum_exp = nullptr) const;
 
   int num_heads() const { return static_cast<int>(heads_.size()); }
   int64_t bytes() const;  // codes, means, hashes, outliers and flags

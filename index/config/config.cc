@@ -267,6 +267,7 @@ absl::Status Validate(const AttentionParams& params, const IndexConfig& config) 
   if (!(params.prompt_mass > 0 && params.prompt_mass <= 1)) {
     return WrongField("attention", "prompt_mass", params.prompt_mass, " is not in (0, 1]");
   }
+  if (absl::Status s = CheckSoftmaxScale("attention.softcap", params.softcap); !s.ok()) return s;
   return CheckSoftmaxScale("attention.scale", params.scale);
 }
 

@@ -121,7 +121,10 @@ struct AttentionParams {
   // its own and the search is not exact; measured worse where heads share a set, whose own best are then still in the
   // tail.
   std::optional<bool> tail = {};
-  float scale = 0;              // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
+  float scale = 0;  // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
+  // Of the logits: cap tanh(scale <q, k> / cap) (Gemma 2), also of the tail's. What is chosen is the same, but that
+  // mass_p and the softmax reductions count logits without it. 0: none.
+  float softcap = 0;
   bool with_positions = false;  // AttendAnswer::selected is filled
   // The share of its attention that a prompt's token keeps (PromptParams::mass in index/prompt/prompt_attention.h), in
   // (0, 1]; 1: exact.

@@ -12,7 +12,7 @@ namespace {
 // All but the rows and the tiles.
 host::BlockTask TaskOf(const PromptTask& task) {
   host::BlockTask block;
-  block.scale = task.scale;
+  block.scale = task.scale, block.softcap = task.softcap;
   block.keys = task.keys, block.values = task.values;
   block.num_places = task.num_places;
   return block;

@@ -31,6 +31,7 @@ struct PromptTask {
   const float* const* queries = nullptr;
   int group = 1;
   float scale = 1;
+  float softcap = 0;         // of logits; 0: none
   ChunkedRows keys, values;  // by place
   int64_t num_places = 0;
 };

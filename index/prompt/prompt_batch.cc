@@ -99,7 +99,7 @@ PromptCounts AttendPromptBatch(const PromptBatch& batch, const PromptParams& par
     PromptTask task;
     task.block = &mask.block(row, head, b);
     task.group = static_cast<int>(end_head - first_head);
-    task.scale = batch.scale;
+    task.scale = batch.scale, task.softcap = batch.softcap;
     PromptBatch::Rows rows = batch.rows_of(row, head);
     if (rows.first_key != nullptr) rows.keys.chunks = &rows.first_key, rows.values.chunks = &rows.first_value;
     task.keys = rows.keys, task.values = rows.values;

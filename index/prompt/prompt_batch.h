@@ -62,6 +62,7 @@ struct PromptBatch {
   int64_t rows = 1;  // mask->rows(), or any where that is 1
   int num_kv_heads = 1, head_dim = 0;
   float scale = 1;
+  float softcap = 0;               // of logits: cap tanh(scale <q, k> / cap); 0: none
   const float* queries = nullptr;  // each [head_dim]
   PromptStrides query_strides = {};
   float* outputs = nullptr;  // the same; 0 of a token that sees nothing

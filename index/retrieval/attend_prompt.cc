@@ -36,7 +36,7 @@ absl::Status CheckPromptItem(const RetrieveItem& item, const AttentionParams& at
 }
 
 absl::Status AttendPromptItem(const Context& context, const Layer& layer, const RetrieveItem& item, float scale,
-                              const PromptParams& params, AttendAnswer* answer) {
+                              const AttentionParams& attention, AttendAnswer* answer) {
   const Geometry& g = context.config.geometry;
   const int64_t tokens = item.prompt_tokens, row = int64_t{g.num_q_heads} * g.head_dim;
   const absl::StatusOr<ReadLock> lock = ReadLock::Of(layer);
@@ -66,12 +66,15 @@ absl::Status AttendPromptItem(const Context& context, const Layer& layer, const 
     return rows;
   };
   PromptBatch batch{.rows_of = rows_of};
-  batch.mask = &mask, batch.num_kv_heads = g.num_kv_heads, batch.head_dim = g.head_dim, batch.scale = scale;
+  batch.mask = &mask, batch.num_kv_heads = g.num_kv_heads, batch.head_dim = g.head_dim;
+  batch.scale = scale, batch.softcap = attention.softcap;
   answer->output.resize(tokens * row);
   answer->log_sum_exp.resize(tokens * g.num_q_heads);
   batch.queries = item.queries, batch.query_strides = {0, row, g.head_dim};
   batch.outputs = answer->output.data(), batch.output_strides = {0, row, g.head_dim};
   batch.log_sum_exp = answer->log_sum_exp.data();
+  PromptParams params;
+  params.mass = attention.prompt_mass;
   const PromptCounts counts = AttendPromptBatch(batch, params, run);
   answer->num_tokens = length;
   answer->prompt_tokens = tokens;

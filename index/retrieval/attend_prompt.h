@@ -16,7 +16,7 @@ absl::Status CheckPromptItem(const RetrieveItem& item, const AttentionParams& at
 // Answers an item that is checked. Locks the layer meanwhile, shared. More tokens than it holds are the answer's
 // status, INVALID_ARGUMENT. Returns StopStatus().
 absl::Status AttendPromptItem(const Context& context, const Layer& layer, const RetrieveItem& item, float scale,
-                              const PromptParams& params, AttendAnswer* answer);
+                              const AttentionParams& attention, AttendAnswer* answer);
 
 }  // namespace seine
 

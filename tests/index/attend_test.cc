@@ -128,6 +128,28 @@ TEST_F(AttendTest, ScaleIsThatOfTheCallElseOfTheSearch) {
   ExpectDirect(g, queries, One(*index, seq, 0, queries, params, {.tail = false, .scale = .05f}), {UpTo(300)}, 1, .05f);
 }
 
+TEST_F(AttendTest, ASoftCapBendsLogits) {
+  auto index = MakeIndex(Config(), &backend_);
+  const Geometry& g = index->config().geometry;
+  const SequenceHandle seq = *index->CreateSequence("s");
+  ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, 300)).ok());
+  const std::vector<float> queries = Queries(g, 4);
+  for (const float cap : {.2f, 30.0f}) {
+    const SearchParams all = Params(Scope::kPerQHead, 1000);
+    ExpectDirect(g, queries, One(*index, seq, 0, queries, all, {.tail = false, .scale = .5f, .softcap = cap}),
+                 {UpTo(300)}, 1, .5, cap);
+    // What is chosen is the same as without it.
+    const AttentionParams without = {.tail = false, .scale = .5f, .with_positions = true};
+    AttentionParams with = without;
+    with.softcap = cap;
+    const AttendAnswer few = One(*index, seq, 0, queries, Params(), with);
+    EXPECT_EQ(few.selected.positions, One(*index, seq, 0, queries, Params(), without).selected.positions);
+    std::vector<std::vector<int32_t>> seen;
+    for (int h = 0; h < g.num_q_heads; ++h) seen.push_back(Seen(g, few.selected, h));
+    ExpectDirect(g, queries, few, seen, 1, .5, cap);
+  }
+}
+
 TEST_F(AttendTest, AfterForkTruncateAndEviction) {
   auto index = MakeIndex(Config(), &backend_);
   const Geometry& g = index->config().geometry;

@@ -41,7 +41,8 @@ struct Exact {
 
 // Attention of a query head over tokens at `positions`, named first_name + position, in float64.
 inline Exact Direct(const Geometry& g, const std::vector<float>& queries, int q_head,
-                    const std::vector<int32_t>& positions, uint64_t first_name = 1, double scale = 0) {
+                    const std::vector<int32_t>& positions, uint64_t first_name = 1, double scale = 0,
+                    double softcap = 0) {
   const int begin = q_head / g.group() * g.head_dim;
   if (scale == 0) scale = 1 / std::sqrt(double(g.head_dim));
   Exact exact;
@@ -54,7 +55,8 @@ inline Exact Direct(const Geometry& g, const std::vector<float>& queries, int q_
     for (int j = 0; j < g.head_dim; ++j) {
       logit += At(key, g.dtype, begin + j) * double{queries[q_head * g.head_dim + j]};
     }
-    const double weight = std::exp(logit * scale);
+    logit *= scale;
+    const double weight = std::exp(softcap > 0 ? softcap * std::tanh(logit / softcap) : logit);
     sum += weight;
     for (int j = 0; j < g.head_dim; ++j) exact.output[j] += weight * At(value, g.dtype, begin + j);
   }
@@ -108,11 +110,12 @@ class AttendTest : public ::testing::Test {
     return (*answers)[0];
   }
   static void ExpectDirect(const Geometry& g, const std::vector<float>& queries, const AttendAnswer& answer,
-                           const std::vector<std::vector<int32_t>>& seen, uint64_t first_name = 1, double scale = 0) {
+                           const std::vector<std::vector<int32_t>>& seen, uint64_t first_name = 1, double scale = 0,
+                           double softcap = 0) {
     int64_t attended = 0;
     for (int h = 0; h < g.num_q_heads; ++h) {
       const std::vector<int32_t>& of_head = seen.size() == 1 ? seen[0] : seen[h];
-      const Exact exact = Direct(g, queries, h, of_head, first_name, scale);
+      const Exact exact = Direct(g, queries, h, of_head, first_name, scale, softcap);
       EXPECT_NEAR(answer.log_sum_exp[h], exact.log_sum_exp, 1e-5) << h;
       for (int j = 0; j < g.head_dim; ++j) {
         ASSERT_NEAR(answer.output[h * g.head_dim + j], exact.output[j], 1e-5) << h << " " << j;

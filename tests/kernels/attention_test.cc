@@ -163,7 +163,9 @@ double Exact(const cpu::AttentionTask& task, const Store& keys, const Store& val
   double sum = 0;
   out->assign(dim, 0.0);
   for (const int64_t i : seen) {
-    const double weight = std::exp(double{task.scale} * Dot64(&keys.values[i * dim], task.queries + g * dim, dim));
+    double logit = double{task.scale} * Dot64(&keys.values[i * dim], task.queries + g * dim, dim);
+    if (task.softcap > 0) logit = task.softcap * std::tanh(logit / task.softcap);
+    const double weight = std::exp(logit);
     sum += weight;
     for (int j = 0; j < dim; ++j) (*out)[j] += weight * values.values[i * dim + j];
   }
@@ -212,6 +214,32 @@ TEST(Attention, DenseRunsAndSetsOfEveryKind) {
       task.sets = &shared;
       ExpectExact(task, keys, values);
     }
+  }
+}
+
+// A soft cap bends every logit, those that the search has computed too.
+TEST(Attention, SoftCapsBendLogits) {
+  constexpr int kRows = 150, kGroup = 3, kDim = 64;
+  const Store keys(kRows, kDim, DType::kFloat16, 1), values(kRows, kDim, DType::kFloat16, 2);
+  const std::vector<float> queries = Gaussian(kGroup * kDim, 3);
+  const std::vector<std::vector<int32_t>> own = {{13, 14}, {}, {20, 21, 22}};
+  for (const float cap : {.5f, 5.0f, 50.0f}) {
+    cpu::AttentionTask task;
+    task.queries = queries.data(), task.group = kGroup;
+    task.scale = .5f, task.softcap = cap;
+    task.keys = keys.rows, task.values = values.rows;
+    task.dense = {{0, 13}, {100, 150}};
+    task.sets = &own;
+    ExpectExact(task, keys, values);
+    std::vector<std::vector<float>> logits(kGroup);
+    for (int g = 0; g < kGroup; ++g) {
+      for (const int32_t i : own[g]) {
+        logits[g].push_back(task.scale *
+                            static_cast<float>(Dot64(&keys.values[i * kDim], task.queries + g * kDim, kDim)));
+      }
+    }
+    task.logits = &logits;
+    ExpectExact(task, keys, values);
   }
 }
 
@@ -318,6 +346,7 @@ TEST(Attention, TheTailStandsForWhatIsNotChosen) {
     task.queries = queries.data();
     task.group = kGroup;
     task.scale = 1 / std::sqrt(static_cast<float>(dim));
+    task.softcap = dim % 3 == 0 ? 0 : .25f;
     task.keys = keys.rows;
     task.values = values.rows;
     task.dense = {{0, 13}, {205, 240}};
@@ -347,7 +376,9 @@ TEST(Attention, TheTailStandsForWhatIsNotChosen) {
         const WindowSteps steps = StepsOf(record, dim);
         double dot = 0;
         for (int j = 0; j < dim; ++j) dot += query8[j] * step8 * means[j] * double{steps.key};
-        const double weight = left * std::exp(dot * task.scale);
+        double logit = dot * task.scale;
+        if (task.softcap > 0) logit = task.softcap * std::tanh(logit / task.softcap);
+        const double weight = left * std::exp(logit);
         sum += weight;
         for (int j = 0; j < dim; ++j) want[j] += weight * means[dim + j] * double{steps.value};
       }

@@ -86,7 +86,9 @@ class Block {
     ForEachSeen(r, [&](size_t i, int64_t place) {
       double dot = 0;
       for (int j = 0; j < shape_.dim; ++j) dot += double{keys_.values[place * shape_.dim + j]} * rows_[r][j];
-      most = std::max(most, logits[i] = dot * task.scale);
+      logits[i] = dot * task.scale;
+      if (task.softcap > 0) logits[i] = task.softcap * std::tanh(logits[i] / task.softcap);
+      most = std::max(most, logits[i]);
     });
     for (double& x : logits) sum += x = x == -INFINITY ? 0 : std::exp(x - most);
     for (double& x : logits) x /= std::max(sum, 1e-300);
@@ -120,7 +122,7 @@ class Block {
 
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
-  for (const int dim : {16, 64, 80, 96, 128, 256}) {
+  for (const int dim : {16, 64, 80, 96, 128, 256, 512}) {
     for (const DType dtype : kDTypes) shapes.push_back({dim, 3, 21, 700, 12, dtype});
   }
   for (const int group : {1, 2, 5, 8}) {
@@ -155,7 +157,9 @@ TEST(BlockAttention, NearFloat64OnEveryTarget) {
   uint32_t seed = 1;
   for (const Shape& s : Shapes()) {
     SCOPED_TRACE(std::to_string(s.dim) + " x " + std::to_string(s.group) + " x " + std::to_string(s.tokens));
-    const Block block(s, seed += 3, 1);
+    Block block(s, seed += 3, 1);
+    OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 1e-5); });
+    block.task.softcap = .3f * static_cast<float>(seed % 7 + 1);
     OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 1e-5); });
   }
 }
@@ -173,7 +177,8 @@ TEST(BlockAttention, NearFloat64WhereLogitsAreLarge) {
 TEST(BlockAttention, TheSameBitsWhereProductsAreFused) {
   uint32_t seed = 1000;
   for (const Shape& s : Shapes()) {
-    const Block block(s, seed += 3, 3);
+    Block block(s, seed += 3, 3);
+    block.task.softcap = seed % 2 == 0 ? 0 : 1.5f;
     const auto run = [&] {
       const Block::Answer a = block.Attend();
       const std::vector<float> masses = block.Masses();

@@ -55,6 +55,7 @@ const std::vector<Row>& Rows() {
       {"Retrieve", "selector { recall_target: .5 }", "selector.recall_target",
        "rsq does not predict its noise; give beta"},
       {"Retrieve by mass", "selector { mass_p { cap: 65537 } }", "selector.mass_p.cap", "65537 is not in [1, 65536]"},
+      {"Attend", "attention { softcap: -1 }", "attention.softcap", "-1 is not in [0, 10000]"},
       {"Attend", "attention { scale: -1 }", "attention.scale", "-1 is not in [0, 10000]"},
       {"Append", "item { layer: 9 }", "item.layer", "9 is not in [0, 2)"},
       {"Append", "item { handle { id: 'nobody' } }", "item.handle", "not found: 'nobody'"},

@@ -162,10 +162,11 @@ class Index:
         tail: Optional[bool] = None,
         scale: float = 0.0,
         prompt_mass: float = 1.0,
+        softcap: float = 0.0,
         **selector: Any,
     ) -> list[tuple[Any, Any]]:
         """(output, log_sum_exp) for each (sequence, queries) of a layer, as Sequence.attend has it."""
-        attention = Attention(tail, scale, prompt_mass=prompt_mass)
+        attention = Attention(tail, scale, prompt_mass=prompt_mass, softcap=softcap)
         return self.step(layer, batch=batch, attention=attention, **selector)
 
     def step(

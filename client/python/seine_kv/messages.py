@@ -144,6 +144,7 @@ class Attention:
     scale: float = 0.0  # of the logits; 0: the index's, 1 / sqrt(head_dim) unless it states another
     with_positions: bool = False  # Attended.selected
     prompt_mass: float = 1.0  # of a prompt's queries: the share of its attention that a token keeps; 1: exact
+    softcap: float = 0.0  # of the logits: softcap tanh(logit / softcap), as Gemma 2 has it; 0: none
 
 
 @dataclass

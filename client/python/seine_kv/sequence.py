@@ -107,12 +107,14 @@ class Sequence:
         tail: Optional[bool] = None,
         scale: float = 0.0,
         prompt_mass: float = 1.0,
+        softcap: float = 0.0,
         **selector: Any,
     ) -> tuple[Any, Any]:
         """Attention over what is visible and selected: (output [num_q_heads, head_dim], log_sum_exp [num_q_heads]).
 
         queries: [num_q_heads, head_dim], after RoPE. tail: whether windows' means stand in for what is not selected;
-        None: where each query head selects for itself. scale: of the logits, 0: the index's. Both results are float32,
+        None: where each query head selects for itself. scale: of the logits, 0: the index's.
+        softcap: logits become softcap tanh(logit / softcap), as Gemma 2's; 0: they do not. Both results are float32,
         torch tensors on the queries' device where those are torch's. log_sum_exp merges the output with attention to
         other tokens.
 
@@ -120,7 +122,7 @@ class Sequence:
         what the layer holds up to its own token, and both results begin with [tokens]. There is no search then, but
         below 1 prompt_mass is the share of its attention that a token keeps (docs/prompts.md).
         """
-        return self.index.attend(layer, [(self, queries)], tail, scale, prompt_mass, **selector)[0]
+        return self.index.attend(layer, [(self, queries)], tail, scale, prompt_mass, softcap, **selector)[0]
 
     def gather(
         self, layer: int, kv_head: int, positions: ArrayLike, keys: bool = True, values: bool = False

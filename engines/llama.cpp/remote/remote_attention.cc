@@ -168,6 +168,8 @@ std::string RemoteAttention::Plan(const AttentionNode& node) {
   if (!unfit_.empty()) return unfit_;
   const std::vector<int64_t>& positions = block_.positions;
   if (const char* why = node.Unfit()) return why;
+  if (node.softcap != 0) return "a soft cap of logits";
+  if (node.sinks != nullptr) return "attention sinks";
   if (positions.empty()) return "positions that cannot be read off the graph";
   if (node.num_streams != 1 || RootOf(node.keys)->ne[2] != 1) return "a cache of several streams";
   for (size_t i = 1; i < positions.size(); ++i) {

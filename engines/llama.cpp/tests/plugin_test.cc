@@ -125,11 +125,6 @@ TEST(Plugin, AnotherContextInTheSameMemory) {
   }
 }
 
-TEST(Plugin, SoftCapsAreLeftAlone) {
-  ExpectDeclined({.architecture = "gemma2", .embedding = 256, .q_heads = 4, .kv_heads = 2, .head_dim = 256},
-                 GGML_TYPE_F16, "a soft cap of logits");
-}
-
 // Roll-backs, gaps, shifts, copies, states saved and loaded, in any order. `decoded` is told the largest difference.
 template <typename Decoded>
 void OperateAtRandom(Pair* both, Decoded decoded) {

@@ -89,6 +89,10 @@ void ForEachPart(const AttentionTask& task, const ChunkedRows& rows, const RowsA
   }
 }
 
+void CapLogits(const AttentionTask& task, std::vector<float>* logits) {
+  if (task.softcap > 0) CapEach(logits->data(), logits->size(), task.softcap);
+}
+
 int64_t Size(const std::vector<PlaceRun>& runs) {
   int64_t size = 0;
   for (const PlaceRun& run : runs) size += run.end - run.begin;
@@ -106,6 +110,7 @@ void DenseLogits(const AttentionTask& task, int64_t size, LowRankDots* low, Work
         low->Dot(places, count, 0, task.group, w->dense.data() + offset, size);
       });
   for (float& logit : w->dense) logit *= task.scale;
+  CapLogits(task, &w->dense);
 }
 
 const std::vector<int32_t>& SetOf(const AttentionTask& task, int g) {
@@ -125,7 +130,10 @@ void ChosenLogits(const AttentionTask& task, LowRankDots* low, Workspace* w) {
   if (task.sets == nullptr) return;
   assert(task.sets->size() == 1 || static_cast<int>(task.sets->size()) == task.group);
   if (task.logits != nullptr) {
-    for (int g = 0; g < task.group; ++g) w->chosen[g] = (*task.logits)[g];
+    for (int g = 0; g < task.group; ++g) {
+      w->chosen[g] = (*task.logits)[g];
+      CapLogits(task, &w->chosen[g]);
+    }
     return;
   }
   const bool shared = task.sets->size() == 1;
@@ -136,6 +144,7 @@ void ChosenLogits(const AttentionTask& task, LowRankDots* low, Workspace* w) {
     w->dots.resize(count * together);
     DotSet(task, set, g, together, low, w->dots.data());
     for (float& logit : w->dots) logit *= task.scale;
+    CapLogits(task, &w->dots);
     for (int i = 0; i < together; ++i) {
       w->chosen[g + i].assign(w->dots.begin() + i * count, w->dots.begin() + (i + 1) * count);
     }
@@ -203,6 +212,7 @@ void WindowLogits(const AttentionTask& task, Workspace* w) {
   for (int g = 0; g < task.group; ++g) {
     ScaleEach(w->windows.data() + g * task.num_windows, w->key_steps.data(), unit[g], task.num_windows);
   }
+  CapLogits(task, &w->windows);
   MaskOtherWindows(task, w);
 }
 

@@ -1,6 +1,6 @@
 // Softmax attention of one KV head's query group over chosen rows of its stored keys and values: what every head of the
 // group sees, and the sets that a search has chosen.
-//   p_i = e^(s_i - m),  s_i = scale <q, k_i>,  m = max s_i
+//   p_i = e^(s_i - m),  s_i = scale <q, k_i>, or softcap tanh(scale <q, k_i> / softcap),  m = max s_i
 //   output = sum_i p_i v_i / sum_i p_i,  log_sum_exp = m + log sum_i p_i
 // The tail (ours; RetroInfer's idea, arXiv 2505.02922, on our windows) lets every window w of the searched zone stand
 // for its u rows that a head has not chosen: one row more, of p_w = u e^(scale <q, c_w> - m) and value v_w, the means
@@ -36,6 +36,7 @@ struct AttentionTask {
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;
   float scale = 1;
+  float softcap = 0;         // of logits, also of the tail's; 0: none
   ChunkedRows keys, values;  // by place
   // Where rows are kept low-rank: both hold the sets' rows wherever these lie, and of the dense rows those at places
   // `low`, which are multiplied as codes (low_rank_products.h); `keys` and `values` hold the other dense ones.
@@ -45,8 +46,8 @@ struct AttentionTask {
   std::vector<PlaceRun> dense;
   // Seen besides: one set for the group, or one a head; none of it dense. nullptr: nothing.
   const std::vector<std::vector<int32_t>>* sets = nullptr;  // [1 or group] ascending places
-  // s_i of the sets, where the search has computed them for each head: then their keys are not read. nullptr: not
-  // known.
+  // scale <q, k_i> of the sets, where the search has computed them for each head: then their keys are not read.
+  // nullptr: not known.
   const std::vector<std::vector<float>>* logits = nullptr;  // [group] beside sets
   // The tail: windows from place zone_begin on, which hold every row of the sets. 0: none is counted in.
   int64_t num_windows = 0;

@@ -1,7 +1,8 @@
 // Softmax attention of many query rows of one KV head's group over many of its keys: a prompt's. Keys and values are
 // read and widened once for all rows, 64 at a time, and the softmax goes along with them (FlashAttention, arXiv
 // 2205.14135):
-//   s = scale <q, k>,  output = sum_k e^(s - m) v / sum_k e^(s - m),  log_sum_exp = m + log sum_k e^(s - m)
+//   s = scale <q, k>, or softcap tanh(scale <q, k> / softcap),  output = sum_k e^(s - m) v / sum_k e^(s - m),
+//   log_sum_exp = m + log sum_k e^(s - m)
 // A row's maximum m is raised only where a logit exceeds it by 8 powers of two, so that sums are seldom scaled anew.
 // A row's numbers do not depend on the rows beside it. Sums are fused multiply-adds, one after another: the bits are
 // the same on every target that fuses (AVX2 and wider, NEON, SCALAR).
@@ -31,6 +32,7 @@ struct BlockTask {
   int num_rows = 0;
   int group = 1;
   float scale = 1;
+  float softcap = 0;         // of logits; 0: none
   ChunkedRows keys, values;  // by place; head_dim a multiple of 16
   int64_t num_places = 0;    // what lies behind is not read, and seen by no token
   const KeyTile* tiles = nullptr;

@@ -128,6 +128,20 @@ HWY_INLINE void AddValues(const float* values, int dim, const float* weights, fl
   }
 }
 
+// Logits in powers of two under a cap in these: x becomes cap tanh(x / cap).
+template <int kOf>
+HWY_INLINE void Cap(float cap, float* logits) {
+  const DF d;
+  const VF vcap = hn::Set(d, cap), by = hn::Set(d, CapExponent(cap)), one = hn::Set(d, 1.0f);
+  for (int key = 0; key < kTileKeys; ++key) {
+    for (int v = 0; v < kOf; ++v) {
+      float* at = logits + key * kStripRows + v * kLanes;
+      const VF x = hn::Load(d, at), t = Exp2(hn::Mul(hn::Abs(x), by));
+      hn::Store(hn::CopySign(hn::Mul(hn::Div(hn::Sub(one, t), hn::Add(one, t)), vcap), x), d, at);
+    }
+  }
+}
+
 // Logits become weights under each row's maximum, which goes up where it must. What was summed before is scaled then.
 // `words`: what each lane sees; nullptr: everything.
 template <int kOf>
@@ -221,9 +235,10 @@ void PackQueries(const BlockTask& task, int strips, Workspace* w) {
 }
 
 template <int kOf>
-void AttendStrip(const Sight& sight, int dim, const Workspace& w, int s) {
+void AttendStrip(const Sight& sight, int dim, float cap, const Workspace& w, int s) {
   const size_t at = static_cast<size_t>(s) * kStripRows;
   Logits<kOf>(w.keys, dim, w.queries + at * dim, w.logits);
+  if (cap > 0) Cap<kOf>(cap, w.logits);
   Weigh<kOf>(sight.all ? nullptr : sight.words, w.logits, w.most + at, w.total + at, w.sums + at * dim, dim);
   AddValues<kOf>(w.values, dim, w.logits, w.sums + at * dim);
 }
@@ -250,7 +265,7 @@ void AttendBlockImpl(const BlockTask& task, float* const* outputs, float* log_su
           PrefetchTile(task, task.values, task.tiles[t + 1]);
         }
       }
-      kOf[strip.vecs - 1](sight, dim, w, s);
+      kOf[strip.vecs - 1](sight, dim, task.softcap * kLog2E, w, s);
     }
   }
   for (int r = 0; r < task.num_rows; ++r) {
@@ -262,10 +277,11 @@ void AttendBlockImpl(const BlockTask& task, float* const* outputs, float* log_su
 }
 
 template <int kOf>
-void WeighStrip(const Sight& sight, int dim, const Workspace& w, int s, float* of_runs) {
+void WeighStrip(const Sight& sight, int dim, float cap, const Workspace& w, int s, float* of_runs) {
   const DF d;
   const size_t at = static_cast<size_t>(s) * kStripRows;
   Logits<kOf>(w.keys, dim, w.queries + at * dim, w.logits);
+  if (cap > 0) Cap<kOf>(cap, w.logits);
   Weigh<kOf>(sight.all ? nullptr : sight.words, w.logits, w.most + at, w.total + at, nullptr, dim);
   for (int run = 0; run < kTileRuns; ++run) {
     for (int v = 0; v < kOf; ++v) {
@@ -299,7 +315,7 @@ void RunMassesImpl(const BlockTask& task, float* masses) {
       if (sight.none) continue;
       WidenTile(task, task.keys, task.tiles[t], w.keys);
       if (t + 1 < task.num_tiles) PrefetchTile(task, task.keys, task.tiles[t + 1]);
-      kOf[strip.vecs - 1](sight, dim, w, 0, of_runs.data() + t * kTileRuns * kStripRows);
+      kOf[strip.vecs - 1](sight, dim, task.softcap * kLog2E, w, 0, of_runs.data() + t * kTileRuns * kStripRows);
       std::copy_n(w.most, kStripRows, at_most.data() + t * kStripRows);
     }
     alignas(64) float shares[kStripRows];

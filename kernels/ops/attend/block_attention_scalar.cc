@@ -37,6 +37,10 @@ struct Row {
       ToFloat({task.keys.row(tile.runs[i / kRunKeys] + i % kRunKeys), 0, task.keys.dtype}, 1, dim, key.data());
       weights[i] = 0;
       for (int j = 0; j < dim; ++j) weights[i] = std::fma(key[j], query[j], weights[i]);
+      if (task.softcap > 0) {
+        const float cap = task.softcap * kLog2E, t = Exp2(std::fabs(weights[i]) * CapExponent(cap));
+        weights[i] = std::copysign(((1.0f - t) / (1.0f + t)) * cap, weights[i]);
+      }
     }
     const float peak = *std::max_element(weights, weights + kTileKeys), before = most;
     if (peak > most + kLazyExponent) most = peak;

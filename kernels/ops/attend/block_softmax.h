@@ -19,6 +19,9 @@ inline constexpr int kNumExp2Terms = 7;        // ln(2)^i / i!, the highest powe
 inline constexpr float kExp2Terms[kNumExp2Terms] = {
     1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
 
+// Under a cap c tanh(x / c) = c (1 - t) / (1 + t) sign(x), t = 2^(|x| CapExponent(c)); x and c in powers of two.
+inline float CapExponent(float cap) { return -2 * kLog2E / cap; }
+
 // Bit 8 i + j: key j of run i is there.
 inline uint64_t PresentKeys(const KeyTile& tile, int64_t num_places) {
   uint64_t present = 0;

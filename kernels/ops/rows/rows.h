@@ -52,6 +52,8 @@ void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
 void ExpInPlace(float* x, size_t n, float shift, float* lanes);
 // out[i] += share * e^min(x[i] - shift, 0) for i < n.
 void AddExp(const float* x, size_t n, float shift, float share, float* out);
+// x[i] becomes cap tanh(x[i] / cap) for i < n: logits under a soft cap (Gemma 2, arXiv 2408.00118, 2). cap > 0.
+void CapEach(float* x, size_t n, float cap);
 
 // The plain twins, which every target equals bit for bit.
 namespace scalar {
@@ -70,6 +72,7 @@ void DotGather(const ChunkedRows& rows, const int32_t* positions, int count, con
 void SumExp(const float* x, size_t n, float scale, float shift, float* lanes);
 void ExpInPlace(float* x, size_t n, float shift, float* lanes);
 void AddExp(const float* x, size_t n, float shift, float share, float* out);
+void CapEach(float* x, size_t n, float cap);
 
 }  // namespace scalar
 

@@ -210,6 +210,21 @@ void AddExpImpl(const float* x, size_t n, float shift, float share, float* out) 
   scalar::AddExp(x + i, n - i, shift, share, out + i);
 }
 
+void CapEachImpl(float* x, size_t n, float cap) {
+  const DF d;
+  const VF vcap = hn::Set(d, cap), by = hn::Set(d, -2.0f / cap), one = hn::Set(d, 1.0f);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const F16 v = Load16(x + i);
+    const F16 capped = Map([&](size_t p) HWY_ATTR {
+      const VF t = Exp(hn::Mul(hn::Abs(v.v[p]), by));
+      return hn::CopySign(hn::Mul(hn::Div(hn::Sub(one, t), hn::Add(one, t)), vcap), v.v[p]);
+    });
+    Store16(capped, x + i);
+  }
+  scalar::CapEach(x + i, n - i, cap);
+}
+
 int64_t FirstNonFiniteImpl(const ConstRows& rows, int64_t count, int dim) {
   if (rows.dtype == DType::kFloat16) {  // no half overflows a norm, so the exponent decides
     const hn::CappedTag<uint16_t, 16> d;
@@ -345,6 +360,7 @@ HWY_EXPORT(DotGatherImpl);
 HWY_EXPORT(SumExpImpl);
 HWY_EXPORT(ExpInPlaceImpl);
 HWY_EXPORT(AddExpImpl);
+HWY_EXPORT(CapEachImpl);
 HWY_EXPORT(FirstNonFiniteImpl);
 HWY_EXPORT(RotateImpl);
 HWY_EXPORT(MeanRowImpl);
@@ -377,6 +393,10 @@ void ExpInPlace(float* x, size_t n, float shift, float* lanes) {
 void AddExp(const float* x, size_t n, float shift, float share, float* out) {
   if (ScalarForced()) return scalar::AddExp(x, n, shift, share, out);
   HWY_DYNAMIC_DISPATCH(AddExpImpl)(x, n, shift, share, out);
+}
+void CapEach(float* x, size_t n, float cap) {
+  if (ScalarForced()) return scalar::CapEach(x, n, cap);
+  HWY_DYNAMIC_DISPATCH(CapEachImpl)(x, n, cap);
 }
 int64_t FirstNonFinite(const ConstRows& rows, int64_t count, int dim) {
   if (ScalarForced()) return scalar::FirstNonFinite(rows, count, dim);

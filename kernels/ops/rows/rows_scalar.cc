@@ -114,4 +114,12 @@ void AddExp(const float* x, size_t n, float shift, float share, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = out[i] + ExpNonPositive(std::min(x[i] - shift, 0.0f)) * share;
 }
 
+void CapEach(float* x, size_t n, float cap) {
+  const float by = -2.0f / cap;
+  for (size_t i = 0; i < n; ++i) {
+    const float t = ExpNonPositive(std::fabs(x[i]) * by);  // tanh y = (1 - e^-2y) / (1 + e^-2y)
+    x[i] = std::copysign(((1.0f - t) / (1.0f + t)) * cap, x[i]);
+  }
+}
+
 }  // namespace seine::cpu::scalar

@@ -272,6 +272,7 @@ AttentionParams AttentionFrom(const v1::Attention& attention) {
   AttentionParams params;
   if (attention.has_tail()) params.tail = attention.tail();
   params.scale = attention.scale();
+  params.softcap = attention.softcap();
   params.with_positions = attention.with_positions();
   if (attention.has_prompt_mass()) params.prompt_mass = attention.prompt_mass();
   return params;

@@ -48,7 +48,7 @@ attends so many, eviction holds no more than these. Tables and JSON state both
                          --schedule paper its authors' by the zone's length: .5 and .5 below 5,000 keys, .25 and .3
                          below 10,000, .2 and .25 below 30,000, else .1 and .2
   streaming_llm          sink and recent tokens alone
-  sparse_prompt          only if --methods names it, and beside no budget: a prompt attended over keys that hold .95 of
+  sparse_prompt          only if --methods names it, and beside no budget: a prompt attended over keys that hold .96 of
                          each block's attention, then all tokens
   evict_SCORER           a cache cut back to that budget by an eviction scorer
 with --kept, in their place, at each share of a prompt's tokens, as 10:
@@ -103,7 +103,7 @@ def parse_args(argv):
         "--kvpress", metavar="PYTHON", help="adds kvpress's KeyDiff and SnapKV, by a Python that has kvpress and gguf"
     )
     data.add_argument("--speeds", metavar="LIST", help="context lengths of speed (default: 1024,4096,8192; quick: 1024,4096)")
-    data.add_argument("--shares", metavar="LIST", help="of attention that sparse prompts keep (default: 0.85,0.9,0.95)")
+    data.add_argument("--shares", metavar="LIST", help="of attention that sparse prompts keep (default: 0.85,0.9,0.96)")
     tasks_part.add_arguments(parser)
     search = parser.add_argument_group("what is attended")
     search.add_argument("--top-k", type=int, default=100, metavar="K", help="(default: %(default)s)")

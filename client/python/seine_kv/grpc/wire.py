@@ -87,6 +87,7 @@ def attention_of(attention: Attention) -> Any:
         scale=attention.scale,
         with_positions=attention.with_positions,
         prompt_mass=attention.prompt_mass,
+        softcap=attention.softcap,
     )
 
 

@@ -63,7 +63,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       prompt      "exact": by Seine's kernel, as torch to rounding. "sparse": each block of tokens over the keys that hold
                   prompt_mass of what some of its tokens see; exact below 2,048 keys. "torch": by torch. What the kernel
                   cannot attend torch does, and Stats counts why
-      prompt_mass share of attention, above 0 and below 1 (0.95)
+      prompt_mass share of attention, above 0 and below 1 (0.96)
       prefill     "dense": attended whole, whatever is evicted. "blocks", which needs evict: each block attends
                   what is retained and itself, and the layer is cut back before the next. No layer ever holds more than
                   budget + block tokens a head, in the index or in torch; torch keeps no cache

@@ -13,7 +13,7 @@ NAME = "seine"
 probe = ContextVar("seine_probe", default=None)  # told of each call instead, while a model is looked at; models._Look
 current = ContextVar("seine_batch", default=None)  # the Batch of the forward that is running
 # Arguments that change what attention computes, and that Attend does not know; s_aux, sinks, is a factor behind it.
-UNSUPPORTED = ("softcap", "position_bias", "sliding_window")
+UNSUPPORTED = ("position_bias", "sliding_window")
 OF_THE_MODEL = ("softcap", "s_aux", "position_bias")  # that torch's own attention does not know either
 
 
@@ -60,7 +60,7 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
 
     def attend_prompt(queries, keys, values, mask):
         causal = kwargs.get("is_causal") in (None, True) and getattr(module, "is_causal", True)
-        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout, sinks is not None)
+        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout, sinks is not None, softcap)
         return attend(queries, keys, values, mask) if output is None else output
 
     def dense(rows=slice(None)):
@@ -76,6 +76,7 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
     if batch is None or not serves(module, batch.owner.text) or module.layer_idx not in batch.owner.layers:
         return dense(), None
     number, sinks = batch.owner.layers[module.layer_idx], kwargs.get("s_aux")
+    softcap = kwargs.get("softcap") or 0.0
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None and not (name == "sliding_window" and never_binds(batch.owner.text, kwargs[name])):
             raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
@@ -84,7 +85,7 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
     if query.shape[2] > 1:
         batch.prefill(number, query, key, value, scaling)
         return attend_prompt(query, key, value, attention_mask), None
-    return batch.step(number, query, key, value, scaling, dense, sinks), None
+    return batch.step(number, query, key, value, (scaling or 0.0, softcap), dense, sinks), None
 
 
 def never_binds(text, window):

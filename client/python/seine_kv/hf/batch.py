@@ -159,18 +159,18 @@ class Batch:
                         rows[r, head, : len(positions)] = from_numpy(part, self.owner.dtype)
         return *both, counts
 
-    def step(self, layer, query, key, value, scale, dense, sinks=None):
+    def step(self, layer, query, key, value, logits, dense, sinks=None):
         """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]
 
-        key and value: of all tokens, or of the last where the others lie in the index. sinks: a logit a query head that
-        counts in the softmax's sum alone (gpt-oss).
+        key and value: of all tokens, or of the last where the others lie in the index. logits: their scale, or 0, and soft
+        cap, or 0. sinks: a logit a query head that counts in the softmax's sum alone (gpt-oss).
         """
         self._watch(layer, query, self.tokens(layer, key))
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}
         if self.owner.available():
             try:
-                outputs, failures = self._attend(layer, query, key, value, scale, sinks)
+                outputs, failures = self._attend(layer, query, key, value, logits, sinks)
             except SeineError as error:
                 if error.code not in DOWN or not self.owner.keeps_cache:
                     raise
@@ -184,7 +184,7 @@ class Batch:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _attend(self, layer, query, key, value, scale, sinks):
+    def _attend(self, layer, query, key, value, logits, sinks):
         """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
         tokens, dtype = self.tokens(layer, key), self.owner.dtype
         keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
@@ -213,7 +213,7 @@ class Batch:
         checked = None if exact else gate.due(layer, len(ready))
         if checked is not None:  # a prompt of one token attends exactly
             items.append(Item(items[checked].sequence, layer, items[checked].queries[None]))
-        step = self.owner.step(appends, items, scale or 0.0, gate.widened(layer, self.owner.selector))
+        step = self.owner.step(appends, items, logits, gate.widened(layer, self.owner.selector))
         answers = [_of_one_token(answer) for answer in step.attended]
         if exact:
             gate.count_exact(layer, len(ready))
@@ -230,7 +230,7 @@ class Batch:
                 continue
             outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
             self._count(answer)
-            self._evict(r, layer, tokens - self.rows[r].padding, scale)
+            self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
         return outputs, failures
 
     def _send(self, r, layer, key, value, upto, begin=0, query=None):

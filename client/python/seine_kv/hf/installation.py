@@ -240,14 +240,14 @@ class Installation:
         ensure_index(self.client, self.index, self._settings)
         return self.client.create_sequence(self.index)
 
-    def step(self, appends, items, scale, selector):
-        """One Decode-stream step; returns its Step. SeineError where the whole step failed."""
+    def step(self, appends, items, logits, selector):
+        """One Decode-stream step; returns its Step. logits: their scale and soft cap. SeineError where the whole step failed."""
         if self._stream is None:
             self._stream = self.client.decode_stream(self._timeout)
         begun = time.perf_counter()
         try:
             step = self._stream.step(
-                appends, items, self._attention(scale), on_error="return", **selector
+                appends, items, self._attention(*logits), on_error="return", **selector
             )
         finally:
             self._stats.step_seconds += time.perf_counter() - begun
@@ -257,10 +257,10 @@ class Installation:
         self._stats.server_seconds += step.server_us * 1e-6
         return step
 
-    def _attention(self, scale):
-        """The same object while the scale is the same: a stream reads it once."""
-        if self._asked is None or self._asked.scale != scale:
-            self._asked = Attention(self.tail, scale)
+    def _attention(self, scale, softcap):
+        """The same object while these are the same: a stream reads it once."""
+        if self._asked is None or (self._asked.scale, self._asked.softcap) != (scale, softcap):
+            self._asked = Attention(self.tail, scale, softcap=softcap)
         return self._asked
 
     @contextmanager

@@ -16,13 +16,11 @@ LAYER_TYPES = {
 TRAITS = {
     "kv_lora_rank": "attends by MLA, whose keys and values are one latent row",
     "index_topk": "attends natively sparse",
-    "attn_logit_softcapping": "attends with a soft cap on its logits",
     "attention_chunk_size": "attends in chunks",
     "sliding_window": "attends with a sliding window",
     "alibi": "adds a bias to its logits",
 }
 KEYWORDS = {
-    "softcap": "attends with a soft cap on its logits",
     "position_bias": "adds a bias to its logits",
     "sliding_window": "attends with a sliding window",
 }

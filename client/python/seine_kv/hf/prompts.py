@@ -1,8 +1,8 @@
 """Attention of prompts in the host's memory: exact, or over what a prompt's blocks choose.
 
-Sparse, some tokens of a block of up to 128 attend all, and the block takes the runs of 8 keys that promise its tokens the
-share `mass` of what they see, in each head of a group, beside the first and the last keys. A block that needs more than
-half of the runs is attended exactly, as short prompts are. (docs/prompts.md; index/prompt/prompt_attention.h)
+Sparse, some tokens of a block of 128 attend all, and each query head takes the runs of 8 keys that promise the block's
+tokens the share `mass` of what they see, beside the first and the last keys. A head that needs more than half of the runs
+attends all, as short prompts do. (docs/prompts.md; index/prompt/prompt_attention.h)
 """
 
 import math
@@ -15,7 +15,7 @@ import torch
 from seine_kv import _native
 
 WAYS = ("exact", "sparse", "torch")
-MASS = 0.95  # KL .002 to .006 behind 7,936 tokens (docs/prompts.md)
+MASS = 0.96  # KL .002 to .007 behind 7,936 tokens (docs/prompts.md)
 
 
 @dataclass
@@ -24,9 +24,9 @@ class PromptStats:
 
     tokens: int = 0  # attended by Seine
     seconds: float = 0.0  # in this
-    runs_seen: int = 0  # of 8 keys, once for each block that sees some of them
+    runs_seen: int = 0  # of 8 keys, once for each block and query head that sees some of them
     runs_taken: int = 0  # of these, attended
-    blocks: int = 0
+    blocks: int = 0  # times query heads
     exact_blocks: int = 0  # attended whole: short ones, and those that needed too many runs
     torch_tokens: int = 0  # attended by torch instead
     torch_reasons: Counter = field(default_factory=Counter)  # the same by reason
@@ -63,11 +63,12 @@ class Prompts:
         """Lets the last mask go, as a forward ends."""
         self._key, self._mask = None, None
 
-    def attend(self, query, key, value, mask, scale, causal=True, dropout=0.0, sinks=False):
+    def attend(self, query, key, value, mask, scale, causal=True, dropout=0.0, sinks=False, softcap=0.0):
         """Attention's output [rows, tokens, query heads, head_dim] in the query's dtype; None: torch must do it, which is
         counted. query: [rows, query heads, tokens, head_dim]; key, value: [rows, KV heads, places, head_dim]; mask: bool
         [rows or 1, query heads or 1, tokens, places], True where a token sees a place, the same for all query heads of a KV
-        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim). sinks: the softmax has some."""
+        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim). sinks: the softmax has some. softcap: of the logits;
+        0: none."""
         tokens = query.shape[0] * query.shape[2]
         why = "sinks" if sinks else self._obstacle(query, key, value, mask, causal, dropout)
         if why is not None:
@@ -81,7 +82,7 @@ class Prompts:
             seen = self._seen(query, key, mask)
             rows = (query.float().contiguous(), key.contiguous(), value.contiguous())
             scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
-            output, counts = self._native.attend(seen, *rows, scale, self._mass)
+            output, counts = self._native.attend(seen, *rows, scale, self._mass, softcap=softcap)
             output = torch.from_numpy(output).to(query.dtype)
         self.stats.tokens += tokens
         self.stats.runs_seen += counts["seen"]

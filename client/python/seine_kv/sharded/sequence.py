@@ -149,26 +149,32 @@ class ShardedSequence:
         return answer
 
     def attend(
-        self, layer: int, queries: ArrayLike, tail: Optional[bool] = None, scale: float = 0.0, **selector: Any
+        self,
+        layer: int,
+        queries: ArrayLike,
+        tail: Optional[bool] = None,
+        scale: float = 0.0,
+        softcap: float = 0.0,
+        **selector: Any,
     ) -> tuple[np.ndarray, np.ndarray]:
         """(output [num_q_heads, head_dim], log_sum_exp [num_q_heads]), as Sequence.attend, of the whole.
 
         exact=True answers what one node would, to rounding, in two round trips: the whole's top_k is chosen first. So it
         is by the index where choose_first is set. Else each shard attends its share of top_k.
         """
-        attended = self.attended(layer, queries, Attention(tail, scale), **selector)
+        attended = self.attended(layer, queries, Attention(tail, scale, softcap=softcap), **selector)
         return attended.output, attended.log_sum_exp
 
     def attended(self, layer: int, queries: ArrayLike, attention: Attention = Attention(), **selector: Any) -> Attended:
         """The same as an Attended, with counts."""
         exact, own_sets = bool(selector.get("exact")), selector.get("scope") != "per_kv_head"
-        attention = Attention(attention.tail, attention.scale)
+        attention = Attention(attention.tail, attention.scale, softcap=attention.softcap)
         if not exact and not self.choose_first:
             parts = self._asked(layer, queries, selector, attention)
             return merge_attended(parts, self._whole(layer, selector))
         chosen = self._chosen(layer, queries, selector)
         if attention.tail is None:  # what is usual where a set was searched, for the shards search no more
-            attention = Attention(own_sets and not exact, attention.scale)
+            attention = Attention(own_sets and not exact, attention.scale, softcap=attention.softcap)
         rows = [self.stripe.rows_of(shard, chosen) for shard in range(len(self.shards))]
         return merge_attended(self._asked(layer, queries, selector, attention, rows), self._whole(layer, selector))
 

@@ -66,7 +66,8 @@ SERVED = {
     "mistral of a window that never binds": {"sliding_window": 512},
 }
 FULL, SLIDING = "full_attention", "sliding_attention"
-BOTH = {"sliding_window": 8, "layer_types": [SLIDING, FULL]}
+# Tied embeddings would have a tiny model say one token for ever.
+BOTH = {"sliding_window": 8, "layer_types": [SLIDING, FULL], "tie_word_embeddings": False}
 LINEAR = {
     "layer_types": ["linear_attention", FULL],
     "linear_num_key_heads": 2,
@@ -78,7 +79,7 @@ MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_d_state": 16, "mamba_n_g
 # Models of two layers. The one of full attention is served: the second, but in the families of Qwen2 and 3 the first.
 PARTLY = {
     "gemma3_text": BOTH,
-    "gemma2": {**BOTH, "attn_logit_softcapping": None},
+    "gemma2": {**BOTH, "attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 1},
     "vaultgemma": {**BOTH, "attn_logit_softcapping": None},
     "cohere2": BOTH,  # the other layer alone turns by RoPE
     "exaone4": BOTH,
@@ -107,7 +108,6 @@ REFUSED = [
     ("mistral", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
     ("starcoder2", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
     ("gemma3_text", {"layer_types": [SLIDING, SLIDING]}, "layer 0 attends with a sliding window"),
-    ("gemma2", {}, "layer 0 attends with a soft cap"),
     ("falcon_h1", {**MAMBA, "mamba_d_ssm": 256}, "layer 0 is no full attention"),
     ("minimax", {**EXPERTS, "layer_types": ["linear_attention", FULL]}, "caches in MiniMaxCache"),
     ("doge", {}, "layer 0 masks or weighs the tokens before it"),

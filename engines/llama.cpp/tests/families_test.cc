@@ -1,0 +1,81 @@
+// Families of models, each with what it has and Llama has not: llama.cpp's own logits through all that a program does.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "engines/llama.cpp/random_model.h"
+#include "engines/llama.cpp/tests/context_pair.h"
+#include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "llama.h"
+
+namespace seine::llama {
+namespace {
+
+// In lfm2 every other layer is a convolution, of the others are attention.
+struct FamilyCase {
+  ModelShape shape;
+  int answered;            // layers
+  bool rolls_back = true;  // its memory may lose its last tokens
+};
+
+std::vector<FamilyCase> FamilyCases() {
+  const auto of = [](const char* architecture, int head_dim, int q_heads, int kv_heads, int layers = 2) {
+    ModelShape shape;
+    shape.architecture = architecture;
+    shape.layers = layers;
+    shape.embedding = q_heads * head_dim;
+    shape.q_heads = q_heads, shape.kv_heads = kv_heads, shape.head_dim = head_dim;
+    return shape;
+  };
+  return {
+      {of("llama", 128, 4, 1), 2},     {of("qwen2", 64, 6, 2), 2},          {of("qwen3", 128, 4, 2), 2},
+      {of("granite", 64, 4, 2), 2},    {of("smollm3", 64, 4, 1, 4), 4},     {of("phi3", 96, 4, 2), 2},
+      {of("olmo2", 64, 4, 4), 2},      {of("exaone4", 64, 4, 2), 2},        {of("cohere2", 64, 8, 2), 2},
+      {of("gemma2", 256, 4, 2), 2},    {of("gemma3", 256, 4, 1, 3), 3},     {of("gemma4", 256, 4, 1), 2},
+      {of("gpt-oss", 64, 8, 1, 4), 4}, {of("lfm2", 64, 4, 2, 4), 2, false},
+  };
+}
+
+class FamilyTest : public ::testing::TestWithParam<FamilyCase> {};
+
+TEST_P(FamilyTest, IsLlamaCppsOwn) {
+  const FamilyCase& family = GetParam();
+  const Model model = MakeModel(family.shape);
+  ASSERT_NE(model, nullptr);
+  Pair pair(model.get(), 2048, 1, true);
+  int64_t answered = ThePlugin().Count("answered"), prompts = ThePlugin().Count("prompt_answered");
+  const auto expect_answered = [&](int64_t nodes, int64_t prompt_nodes) {
+    EXPECT_EQ(ThePlugin().Count("answered") - answered, nodes * family.answered) << ThePlugin().report();
+    EXPECT_EQ(ThePlugin().Count("prompt_answered") - prompts, prompt_nodes * family.answered) << ThePlugin().report();
+    answered = ThePlugin().Count("answered"), prompts = ThePlugin().Count("prompt_answered");
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_LT(pair.Decode({0}, 211), kSame) << i;  // past every window
+  for (int i = 0; i < 80; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+  expect_answered(80, 3);
+  std::vector<uint8_t> saved(llama_state_seq_get_size(pair.plain(), 0));
+  llama_state_seq_get_data(pair.plain(), saved.data(), saved.size(), 0);
+  if (family.rolls_back) {  // other tokens behind a cut
+    const llama_pos end = pair.End(0);
+    pair.Each([&](llama_context* c) { EXPECT_TRUE(llama_memory_seq_rm(llama_get_memory(c), 0, end - 70, -1)); });
+    for (int i = 0; i < 20; ++i) ASSERT_LT(pair.Decode({0}, 1 + i % 3), kSame) << i;
+    expect_answered(20, 0);
+  }
+  pair.Each([&](llama_context* c) {
+    llama_memory_clear(llama_get_memory(c), true);
+    EXPECT_GT(llama_state_seq_set_data(c, saved.data(), saved.size(), 0), 0u);
+  });
+  for (int i = 0; i < 20; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+  EXPECT_LT(pair.Decode({0}, 300), kSame);
+  for (int i = 0; i < 20; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+  expect_answered(40, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, ::testing::ValuesIn(FamilyCases()), [](const auto& of) {
+  std::string name = of.param.shape.architecture;
+  std::erase(name, '-');
+  return name;
+});
+
+}  // namespace
+}  // namespace seine::llama
