@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -119,19 +120,24 @@ class PromptThreads {
     auto outputs = std::make_unique<float[]>(static_cast<size_t>(rows * of_row));
     batch.query_strides = {of_row, dim, mask.tokens() * dim};
     batch.outputs = outputs.get(), batch.output_strides = {of_row, q_heads * dim, dim};
+    auto log_sum_exp = std::make_unique<float[]>(static_cast<size_t>(rows * mask.tokens() * q_heads));
+    batch.log_sum_exp = log_sum_exp.get();
     PromptCounts counts;
     {
       const nb::gil_scoped_release release;
       counts = AttendPromptBatch(batch, params, OnThreadsOf(backend_.get()));
     }
-    float* const data = outputs.get();
-    const nb::capsule owner(outputs.release(), [](void* p) noexcept { delete[] static_cast<float*>(p); });
     const size_t shape[] = {static_cast<size_t>(rows), static_cast<size_t>(mask.tokens()), static_cast<size_t>(q_heads),
                             static_cast<size_t>(dim)};
+    const auto array = [&shape](std::unique_ptr<float[]> values, size_t dims) {
+      float* const data = values.release();
+      const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+      return nb::ndarray<nb::numpy, float>(data, dims, shape, owner).cast();
+    };
     nb::dict counted;
     counted["seen"] = counts.seen, counted["taken"] = counts.taken;
     counted["blocks"] = counts.blocks, counted["exact_blocks"] = counts.exact_blocks;
-    return nb::make_tuple(nb::ndarray<nb::numpy, float>(data, 4, shape, owner).cast(), counted);
+    return nb::make_tuple(array(std::move(outputs), 4), array(std::move(log_sum_exp), 3), counted);
   }
 
  private:

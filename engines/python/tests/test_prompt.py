@@ -36,6 +36,7 @@ ROWS, QUERIES = np.zeros((1, 1, 8, 64), np.float32), np.zeros((1, 2, 4, 64), np.
         ((QUERIES, ROWS.astype(np.int32), ROWS), {}, "keys: dtype must be float32, float16 or bfloat16"),
         ((QUERIES, ROWS, ROWS), {"mass": 0.0}, r"mass: must be in \(0, 1\], not 0"),
         ((QUERIES, ROWS, ROWS), {"most": 1.5}, r"most: must be in \[0, 1\], not 1.5"),
+        ((QUERIES, ROWS, ROWS), {"softcap": -1.0}, "softcap: must be finite and 0 or more"),
         ((QUERIES, ROWS, ROWS), {"sample": -1}, "sample: must be 0 or more, not -1"),
     ],
 )

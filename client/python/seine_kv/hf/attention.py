@@ -60,7 +60,7 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
 
     def attend_prompt(queries, keys, values, mask):
         causal = kwargs.get("is_causal") in (None, True) and getattr(module, "is_causal", True)
-        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout, sinks is not None, softcap)
+        output = batch.owner.prompts.attend(queries, keys, values, mask, scaling, causal, dropout, sinks, softcap)
         return attend(queries, keys, values, mask) if output is None else output
 
     def dense(rows=slice(None)):

@@ -63,14 +63,14 @@ class Prompts:
         """Lets the last mask go, as a forward ends."""
         self._key, self._mask = None, None
 
-    def attend(self, query, key, value, mask, scale, causal=True, dropout=0.0, sinks=False, softcap=0.0):
+    def attend(self, query, key, value, mask, scale, causal=True, dropout=0.0, sinks=None, softcap=0.0):
         """Attention's output [rows, tokens, query heads, head_dim] in the query's dtype; None: torch must do it, which is
         counted. query: [rows, query heads, tokens, head_dim]; key, value: [rows, KV heads, places, head_dim]; mask: bool
         [rows or 1, query heads or 1, tokens, places], True where a token sees a place, the same for all query heads of a KV
-        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim). sinks: the softmax has some. softcap: of the logits;
-        0: none."""
+        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim). sinks: a logit a query head
+        that counts in the softmax's sum alone. softcap: of the logits; 0: none."""
         tokens = query.shape[0] * query.shape[2]
-        why = "sinks" if sinks else self._obstacle(query, key, value, mask, causal, dropout)
+        why = self._obstacle(query, key, value, mask, causal, dropout)
         if why is not None:
             self.stats.torch_tokens += tokens
             self.stats.torch_reasons[why] += tokens
@@ -82,8 +82,11 @@ class Prompts:
             seen = self._seen(query, key, mask)
             rows = (query.float().contiguous(), key.contiguous(), value.contiguous())
             scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
-            output, counts = self._native.attend(seen, *rows, scale, self._mass, softcap=softcap)
-            output = torch.from_numpy(output).to(query.dtype)
+            output, log_sum_exp, counts = self._native.attend(seen, *rows, scale, self._mass, softcap=softcap)
+            output = torch.from_numpy(output)
+            if sinks is not None:
+                output *= torch.sigmoid(torch.from_numpy(log_sum_exp) - sinks.float())[..., None]
+            output = output.to(query.dtype)
         self.stats.tokens += tokens
         self.stats.runs_seen += counts["seen"]
         self.stats.runs_taken += counts["taken"]

@@ -197,6 +197,7 @@ def test_layers_of_full_attention_are_served_beside_others(kind, keep_cache):
     got = _chat(model, ids)
     assert got == expected
     assert_all_served(seine)
+    assert seine.stats().prompts.torch_tokens == 0  # under caps and with sinks, too
     assert seine.stats().rows == 3 * 39  # of three answers the first token is the prompt's
     hf.uninstall(model)
 
