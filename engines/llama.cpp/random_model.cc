@@ -142,12 +142,14 @@ void AddConvolution(const ModelShape& s, const std::string& block, float from_em
   out->Add(block + "shortconv.out_proj.weight", s.embedding, s.embedding, 0, from_embedding);
 }
 
-void AddAttention(const ModelShape& s, const Family& family, const std::string& block, int head_dim,
+void AddAttention(const ModelShape& s, const Family& family, const std::string& block, int head_dim, bool has_cache,
                   float from_embedding, Writer* out) {
   const int of_queries = s.q_heads * head_dim, of_keys = s.kv_heads * head_dim;
   out->Add(block + "attn_q.weight", s.embedding, of_queries, 0, 1.5f * from_embedding);
-  out->Add(block + "attn_k.weight", s.embedding, of_keys, 0, 1.5f * from_embedding);
-  out->Add(block + "attn_v.weight", s.embedding, of_keys, 0, from_embedding);
+  if (has_cache) {
+    out->Add(block + "attn_k.weight", s.embedding, of_keys, 0, 1.5f * from_embedding);
+    out->Add(block + "attn_v.weight", s.embedding, of_keys, 0, from_embedding);
+  }
   if (family.biases) {
     out->Add(block + "attn_q.bias", of_queries, 1, 0, .5f);
     out->Add(block + "attn_k.bias", of_keys, 1, 0, .5f);
@@ -155,7 +157,7 @@ void AddAttention(const ModelShape& s, const Family& family, const std::string& 
   }
   if (s.architecture == "gemma4") {  // which scales no logits
     out->Add(block + "attn_q_norm.weight", head_dim, 1, .4f, .04f);
-    out->Add(block + "attn_k_norm.weight", head_dim, 1, .4f, .04f);
+    if (has_cache) out->Add(block + "attn_k_norm.weight", head_dim, 1, .4f, .04f);
   } else if (family.norms_each_head || family.norms_all_heads) {
     out->Add(block + "attn_q_norm.weight", family.norms_all_heads ? of_queries : head_dim, 1, 1, .1f);
     out->Add(block + "attn_k_norm.weight", family.norms_all_heads ? of_keys : head_dim, 1, 1, .1f);
@@ -194,7 +196,7 @@ void AddLayer(const ModelShape& s, const Family& family, int layer, Writer* out)
     AddConvolution(s, block, from_embedding, out);
   } else {
     const int head_dim = s.architecture == "gemma4" && Slides(layer) ? s.head_dim / 2 : s.head_dim;
-    AddAttention(s, family, block, head_dim, from_embedding, out);
+    AddAttention(s, family, block, head_dim, layer < s.layers - s.sharing_layers, from_embedding, out);
   }
   if (family.post_norms || family.experts_and_sinks) {
     out->Add(block + "post_attention_norm.weight", s.embedding, 1, 1, 0);
@@ -248,6 +250,7 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
         set(key, s.head_dim / 2);
       }
       set("embedding_length_per_layer_input", 0);
+      set("attention.shared_kv_layers", s.sharing_layers);
     } else {
       set("attention.sliding_window_pattern", 2);  // layers 0, 2, ... slide
     }

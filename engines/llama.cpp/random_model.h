@@ -22,6 +22,7 @@ struct ModelShape {
   int vocabulary = 64, context = 8192;
   float rope_base = 10000;
   int sliding_window = 256;              // of the layers that slide
+  int sharing_layers = 0;                // of gemma4: the last ones, which attend over caches of layers before them
   std::vector<float> rope_factors = {};  // [head_dim / 2] that frequencies are divided by, as Llama 3.1's; empty: none
   std::string weights = "f32";           // of matrices: a type of ggml's, such as "q8_0"
 };

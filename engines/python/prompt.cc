@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <utility>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -129,8 +129,8 @@ class PromptThreads {
     }
     const size_t shape[] = {static_cast<size_t>(rows), static_cast<size_t>(mask.tokens()), static_cast<size_t>(q_heads),
                             static_cast<size_t>(dim)};
-    const auto array = [&shape](std::unique_ptr<float[]> values, size_t dims) {
-      float* const data = values.release();
+    const auto array = [&shape](std::unique_ptr<float[]> made, size_t dims) {
+      float* const data = made.release();
       const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
       return nb::ndarray<nb::numpy, float>(data, dims, shape, owner).cast();
     };
