@@ -24,8 +24,10 @@ SEINE_HD constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 
 inline constexpr int kWindowTokens = 64;
 // Keys in one 16-lane tile of the coarse plane.
 inline constexpr int kTileTokens = 16;
-inline constexpr int kMaxHeadDim = 256;
-inline constexpr int kMaxGroup = 32;  // query heads per KV head
+inline constexpr int kHeadDims[] = {64, 80, 96, 128, 192, 256, 512};
+inline constexpr int kMaxHeadDim = 512;
+inline constexpr int kMaxDeviceHeadDim = 256;  // of keys that a device searches
+inline constexpr int kMaxGroup = 32;           // query heads per KV head
 
 // Rows of one head in host memory, [num_rows, head_dim], `stride_bytes` apart.
 struct ConstRows {

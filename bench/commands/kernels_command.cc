@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "kernels/codecs/kinds/registry.h"
 #include "kernels/device/traffic.h"
 #include "kernels/ops/search/search_plan.h"
+#include "kernels/types.h"
 
 namespace seine::bench {
 
@@ -153,7 +156,8 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--layers", f->layers, "Of a decode step")->check(CLI::Range(1, 1024));
   command->add_option("--kv-heads", f->kv_heads)->check(CLI::Range(1, 128));
   command->add_option("--group", f->group, "Query heads a KV head")->check(CLI::Range(1, kMaxGroup));
-  command->add_option("--head-dim", f->head_dim)->check(CLI::IsMember({64, 80, 96, 128, 192, 256}));
+  command->add_option("--head-dim", f->head_dim)
+      ->check(CLI::IsMember(std::set<int>(std::begin(kHeadDims), std::end(kHeadDims))));
   command->add_option("--codec", f->codec, "balanced (2 bits a coordinate) or rsq")->check(CLI::IsMember(CodecNames()));
   command->add_option("--coarse-bits", f->coarse_bits, "balanced: .5, 1 or 2")->check(CLI::IsMember({.5, 1.0, 2.0}));
   command->add_option("--top-k", f->top_k)->check(CLI::Range(1, 65536));

@@ -2,14 +2,17 @@
 #include "bench/commands/snapshot_command.h"
 
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/measures/snapshot.h"
 #include "bench/report/table.h"
+#include "kernels/types.h"
 
 namespace seine::bench {
 namespace {
@@ -107,7 +110,7 @@ void AddSnapshotCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--kv-heads", o.kv_heads)->check(CLI::Range(1, 128))->capture_default_str();
   command->add_option("--group", o.group, "query heads a KV head")->check(CLI::Range(1, 32))->capture_default_str();
   command->add_option("--head-dim", o.head_dim)
-      ->check(CLI::IsMember({64, 80, 96, 128, 192, 256}))
+      ->check(CLI::IsMember(std::set<int>(std::begin(kHeadDims), std::end(kHeadDims))))
       ->capture_default_str();
   command->add_option("--repeat", o.repeat, "rounds")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_option("--forks", o.forks, "of the family")->check(CLI::Range(1, 1000))->capture_default_str();

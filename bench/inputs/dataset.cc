@@ -273,7 +273,6 @@ class SyntheticDataset : public Dataset {
       return absl::InvalidArgumentError(
           absl::StrCat("--num-keys: ", o.num_keys, " is not in [", o.granule, ", ", kMostKeys, "]"));
     }
-    constexpr int kHeadDims[] = {64, 80, 96, 128, 192, 256};  // index/config/config.h
     if (std::find(std::begin(kHeadDims), std::end(kHeadDims), o.head_dim) == std::end(kHeadDims)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--head-dim: ", o.head_dim, " is none of ", absl::StrJoin(kHeadDims, ", ")));

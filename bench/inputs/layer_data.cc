@@ -22,7 +22,6 @@ constexpr int64_t kMostKeys = int64_t{1} << 28;
 constexpr char kSyntheticRope[] = R"({"rope_type": "default", "rope_theta": 500000.0})";  // synthetic.h
 
 absl::Status CheckShape(const LayerDataOptions& o) {
-  constexpr int kHeadDims[] = {64, 80, 96, 128, 192, 256};  // index/config/config.h
   if (std::find(std::begin(kHeadDims), std::end(kHeadDims), o.head_dim) == std::end(kHeadDims)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--head-dim: ", o.head_dim, " is none of ", absl::StrJoin(kHeadDims, ", ")));

@@ -109,7 +109,7 @@ void AddGeometryOptions(CLI::App* create, v1::IndexSpec* spec) {
   number("--layers", &v1::Geometry::set_num_layers, "Layers of the model");
   number("--q-heads", &v1::Geometry::set_num_q_heads, "Query heads of a layer");
   number("--kv-heads", &v1::Geometry::set_num_kv_heads, "KV heads of a layer");
-  number("--head-dim", &v1::Geometry::set_head_dim, "64, 80, 96, 128, 192 or 256");
+  number("--head-dim", &v1::Geometry::set_head_dim, "64, 80, 96, 128, 192, 256 or 512");
   spec->mutable_geometry()->set_dtype(v1::D_TYPE_FLOAT16);
   create
       ->add_option_function<int>(

@@ -74,10 +74,10 @@ const char* AttentionNode::Unfit() const {
   if (values->ne[0] != head_dim) return "values of another head_dim than keys";
   if (!IsKeyCache(RootOf(keys)) || !IsValueCache(RootOf(values))) return "keys that lie in no cache";
   if (num_q_heads % num_kv_heads != 0 || group() > kMaxGroup) return "a group of more than 32 query heads";
-  for (const int dim : {64, 80, 96, 128, 192, 256}) {
+  for (const int dim : kHeadDims) {
     if (head_dim == dim) return nullptr;
   }
-  return "a head_dim that is none of 64, 80, 96, 128, 192, 256";
+  return "a head_dim that is none of 64, 80, 96, 128, 192, 256, 512";
 }
 
 const uint16_t* AttentionNode::MaskRow(int64_t token, int64_t stream) const {

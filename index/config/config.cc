@@ -53,10 +53,10 @@ absl::Status CheckGeometry(const Geometry& g) {
   if (g.group() > kMaxGroup) {
     return WrongField("geometry", "num_q_heads", g.group(), " query heads a KV head, at most ", kMaxGroup);
   }
-  for (const int dim : {64, 80, 96, 128, 192, 256}) {
+  for (const int dim : kHeadDims) {
     if (g.head_dim == dim) return CheckRope(g.rope, dim);
   }
-  return WrongField("geometry", "head_dim", g.head_dim, " is none of 64, 80, 96, 128, 192, 256");
+  return WrongField("geometry", "head_dim", g.head_dim, " is none of ", absl::StrJoin(kHeadDims, ", "));
 }
 
 // Every head needs something to be balanced by, or its first keys could not be encoded.
@@ -215,13 +215,16 @@ int64_t FilterHorizon(const IndexConfig& config) {
   return TraitsOf(config.codec.name).needs_profile ? config.codec.horizon : kDefaultHorizon;
 }
 
+// Of a key's coarse row.
+constexpr int kMostCoarseBits = 256;
+
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
   if (codec.coarse_bits != .5 && codec.coarse_bits != 1 && codec.coarse_bits != 2) {
     return WrongField("codec", "coarse_bits", codec.coarse_bits, " is none of 0.5, 1 and 2");
   }
-  if (codec.coarse_bits * head_dim > kMaxHeadDim) {
+  if (codec.coarse_bits * head_dim > kMostCoarseBits) {
     return WrongField("codec", "coarse_bits", codec.coarse_bits, " at head_dim ", head_dim, " is more than the ",
-                      kMaxHeadDim, " bits of a key that a scan may read");
+                      kMostCoarseBits, " bits of a key that a scan may read");
   }
   if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
     return WrongField("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");

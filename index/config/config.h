@@ -34,7 +34,7 @@ struct Geometry {
   int num_layers = 1;
   int num_q_heads = 1;  // a multiple of num_kv_heads
   int num_kv_heads = 1;
-  int head_dim = 128;             // 64, 80, 96, 128, 192 or 256
+  int head_dim = 128;             // one of kHeadDims
   DType dtype = DType::kFloat16;  // of keys and values as appended and stored
   Rope rope = {};                 // of the keys as appended; not stated: moments are used as observed
   int group() const { return num_q_heads / num_kv_heads; }

@@ -174,7 +174,7 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
       {kSynthetic + "--layers 1", "--layers: only a trace has layers"},
       {kSynthetic + "--baseline faiss_hnsw", "--baseline: \"faiss_hnsw\" is none of"},
       {kSynthetic + "--scope kv_head --compare", "--scope: peers answer per q_head only"},
-      {"recall --synthetic rope --head-dim 100", "--head-dim: 100 is none of 64, 80, 96, 128, 192, 256"},
+      {"recall --synthetic rope --head-dim 100", "--head-dim: 100 is none of 64, 80, 96, 128, 192, 256, 512"},
       {"recall --synthetic rope --num-keys 10", "--num-keys: 10 is not in [64, "},
       {"recall --synthetic rope --num-queries=-4", "--num-queries: at least 0"},
       {kSynthetic + "--frobnicate", "--frobnicate"},

@@ -95,7 +95,7 @@ int DifferingItems(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(2026);
   int differing = 0;
   for (int done = 0; done < options.items;) {
-    const int dim = kHeadDims[Pick(&rng, 0, 5)];
+    const int dim = kDeviceHeadDims[Pick(&rng, 0, 5)];
     const bool collision = Pick(&rng, 0, 3) == 0;
     const int most = options.small ? 1024 : Pick(&rng, 0, 9) == 0 ? 40960 : 4096;
     std::vector<std::unique_ptr<Item>> items;
@@ -123,7 +123,7 @@ int DifferingRepeats(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(29);
   int differing = 0;
   for (int done = 0; done < options.items / 20; ++done) {
-    const auto codec = RandomCodec(&rng, kHeadDims[Pick(&rng, 0, 5)]);
+    const auto codec = RandomCodec(&rng, kDeviceHeadDims[Pick(&rng, 0, 5)]);
     Item item(&rng, cpu, gpu, codec, options.small ? 1024 : 8192);
     if (!item.done) return -1;
     const SearchParams params[] = {RandomParams(&rng, false), RandomParams(&rng, false)};
@@ -165,7 +165,7 @@ int DifferingCodeBytes(Backend* cpu, Backend* gpu) {
   const auto device = cuda::OpenDevice(&why);
   Rng rng(7);
   int64_t differing = 0;
-  for (const int dim : kHeadDims) {
+  for (const int dim : kDeviceHeadDims) {
     for (int kind = 0; kind < 6; ++kind) {
       const auto codec = kind < 2 ? MakeBalancedCodec(RandomBalanced(dim, rng(), kind == 1)) : RandomCodec(&rng, dim);
       const int keys = 2048 + 256;
@@ -189,7 +189,7 @@ int DifferingSums(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(23);
   int differing = 0;
   for (int i = 0; i < options.items / 20; ++i) {
-    const int dim = kHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
+    const int dim = kDeviceHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
     const std::vector<float> values = Keys(count, dim, rng());
     const int64_t window = Pick(&rng, 0, 1) * Pick(&rng, 1, 5000);
     const MadeUpWindows windows(count, window, rng() % 2);
@@ -215,7 +215,7 @@ int DifferingScores(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(11);
   int differing = 0;
   for (int i = 0; i < options.items / 20; ++i) {
-    const int dim = kHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
+    const int dim = kDeviceHeadDims[Pick(&rng, 0, 5)], count = Pick(&rng, 1, options.small ? 700 : 9000);
     const std::vector<float> values = Keys(count, dim, rng());
     const int64_t window = Pick(&rng, 0, 1) * Pick(&rng, 64, 700), kept = Pick(&rng, 0, count);
     const MadeUpWindows windows(count, window, rng() % 2);
@@ -244,7 +244,7 @@ int DifferingLowRank(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(13);
   int differing = 0;
   for (int i = 0; i < options.items / 20; ++i) {
-    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim),
+    const int dim = kDeviceHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim),
               count = Pick(&rng, 1, options.small ? 90 : 900);
     const auto dtype = static_cast<DType>(Pick(&rng, 0, 2));
     const std::vector<double> frequencies = Frequencies(dim);
@@ -285,7 +285,7 @@ int DifferingLearning(const SuiteOptions& options, Backend* cpu, Backend* gpu) {
   Rng rng(17);
   int differing = 0;
   for (int i = 0; i < options.items / 50; ++i) {
-    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
+    const int dim = kDeviceHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
     OjaOptions oja;
     oja.interval = Pick(&rng, 0, 1) == 0 ? 32 : Pick(&rng, 1, 128);
     oja.relative = Pick(&rng, 0, 3) > 0;  // else steps are large
@@ -311,7 +311,7 @@ int DifferingLowRankSearches(const SuiteOptions& options, Backend* cpu, Backend*
   Rng rng(19);
   int differing = 0;
   for (int i = 0; i < options.items / 50; ++i) {
-    const int dim = kHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
+    const int dim = kDeviceHeadDims[Pick(&rng, 0, 5)], rank = Pick(&rng, 1, dim);
     const int keys = Pick(&rng, 1, options.small ? 4 : 40) * 256, group = Pick(&rng, 1, 8), dense = Pick(&rng, 0, 40);
     const auto dtype = static_cast<DType>(Pick(&rng, 0, 2));
     const std::vector<double> frequencies = Frequencies(dim);

@@ -44,7 +44,7 @@ TEST(ConfigTest, EveryFieldWrongOnce) {
       {"geometry.num_q_heads", [=](IndexConfig* c) { c->geometry.num_q_heads = big; }},
       {"geometry.head_dim", [](IndexConfig* c) { c->geometry.head_dim = 0; }},
       {"geometry.head_dim", [](IndexConfig* c) { c->geometry.head_dim = 72; }},
-      {"geometry.head_dim", [](IndexConfig* c) { c->geometry.head_dim = 512; }},
+      {"geometry.head_dim", [](IndexConfig* c) { c->geometry.head_dim = 1024; }},
       {"geometry.dtype", [](IndexConfig* c) { c->geometry.dtype = static_cast<DType>(3); }},
       {"zones.sink", [](IndexConfig* c) { c->zones.sink = -1; }},
       {"zones.sink", [=](IndexConfig* c) { c->zones.sink = big; }},

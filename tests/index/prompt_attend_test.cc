@@ -76,7 +76,7 @@ class PromptAttendTest : public AttendTest {
 };
 
 TEST_F(PromptAttendTest, EqualsDirectAttentionInEveryShape) {
-  for (const int dim : {64, 80, 96, 128, 192, 256}) {
+  for (const int dim : kHeadDims) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       SCOPED_TRACE(::testing::Message() << dim << " " << static_cast<int>(dtype));
       auto index = MakeIndex(Config(dtype, dim), &backend_);

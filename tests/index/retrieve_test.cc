@@ -278,7 +278,7 @@ TEST_F(RetrieveTest, ACheckHasTheErrorsOfTheCall) {
 }
 
 TEST_F(RetrieveTest, EveryHeadDimensionAndGroup) {
-  for (const int dim : {64, 80, 96, 128, 192, 256}) {
+  for (const int dim : kHeadDims) {
     for (const auto& [kv_heads, group] : {std::pair{1, 1}, {3, 3}, {1, 32}}) {
       IndexConfig config = Config();
       config.geometry = {.num_layers = 1,

@@ -19,7 +19,7 @@ namespace seine {
 namespace {
 
 TEST(WeightedRows, OnEveryTargetAndNearFloat64) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     for (const DType dtype : kDTypes) {
       for (const int n : {1, 63, 64, 65, 200}) {
         constexpr int kGroup = 7;  // four, then three
@@ -73,7 +73,7 @@ TEST(ExpInPlace, OnEveryTargetAndNearMath) {
 }
 
 TEST(WeightedRows, Int8RowsEqualTheSameRowsInFloat) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     constexpr int kRows = 130, kGroup = 6;
     const size_t stride = WindowMeansBytes(dim);
     std::vector<int8_t> rows(kRows * stride), queries(kGroup * dim);
@@ -107,7 +107,7 @@ TEST(WeightedRows, Int8RowsEqualTheSameRowsInFloat) {
 }
 
 TEST(WindowMeans, AreTheMeansToAnEightBit) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     const std::vector<float> keys = Keys(kWindowTokens, dim, 1), values = Gaussian(kWindowTokens * dim, 2);
     std::vector<uint8_t> record(WindowMeansBytes(dim));
     ExpectSameBits([&] {
@@ -191,7 +191,7 @@ void ExpectExact(const cpu::AttentionTask& task, const Store& keys, const Store&
 }
 
 TEST(Attention, DenseRunsAndSetsOfEveryKind) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     for (const DType dtype : kDTypes) {
       constexpr int kRows = 150, kGroup = 5;
       const Store keys(kRows, dim, dtype, 1), values(kRows, dim, dtype, 2);
@@ -334,7 +334,7 @@ struct Windows {
 // The tail against float64 from the records as stored: window 0 wholly chosen by head 0, some of it by head 1, the
 // others by nobody.
 TEST(Attention, TheTailStandsForWhatIsNotChosen) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     constexpr int kRows = 240, kGroup = 2;
     const Store keys(kRows, dim, DType::kFloat16, 1), values(kRows, dim, DType::kFloat16, 2);
     const Windows windows(keys, values, dim);

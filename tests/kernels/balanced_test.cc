@@ -170,9 +170,9 @@ TEST(BalancedCodec, BytesAKey) {
 }
 
 TEST(BalancedCodec, EstimatesAreThoseOfTheMethod) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kDeviceHeadDims) {
     for (const double coarse_share : {.5, 1.0, 2.0}) {
-      if (coarse_share * dim > kMaxHeadDim) continue;
+      if (coarse_share * dim > kMaxDeviceHeadDim) continue;
       SCOPED_TRACE(testing::Message() << dim << " " << coarse_share);
       const BalancedOptions o = Options(dim, coarse_share, coarse_share == 2 ? 2.5 : 2);
       const Zone zone(Shaped(o, 512, 7, 3), dim, MakeBalancedCodec(o));
@@ -211,7 +211,7 @@ TEST(BalancedCodec, EstimatesAreThoseOfTheMethod) {
 // A key a thousand times as long as its window's others: each keeps its own length.
 TEST(BalancedCodec, KeysBesideAMuchLongerOneAreEstimatedAsTheMethodSays) {
   constexpr int kLong = 5;
-  for (const int dim : kHeadDims) {
+  for (const int dim : kDeviceHeadDims) {
     SCOPED_TRACE(dim);
     const BalancedOptions o = Options(dim);
     std::vector<float> keys = Shaped(o, 64, 7);
@@ -235,7 +235,7 @@ TEST(BalancedCodec, KeysBesideAMuchLongerOneAreEstimatedAsTheMethodSays) {
 }
 
 TEST(BalancedCodec, TheSameCodesAndEstimatesOnEveryTarget) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kDeviceHeadDims) {
     const BalancedOptions o = Options(dim);
     const std::vector<float> keys = Shaped(o, 192, 17, 3), query = Shaped(o, 1, 18);
     std::vector<uint8_t> coarse, fine;

@@ -60,7 +60,7 @@ std::vector<float> Anchor(int dim) {
 }
 
 TEST(KeyScores, EveryKindOnEveryTarget) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     const std::vector<float> anchor = Anchor(dim);
     for (const DType dtype : kKeyTypes) {
       for (const int n : {1, 15, 16, 17, 37}) {
@@ -108,7 +108,7 @@ TEST(KeyScores, FiniteForEveryKeyThatAnIndexTakes) {
 }
 
 TEST(KeyScores, SumsOnEveryTargetAndInAnySplit) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     for (const DType dtype : kKeyTypes) {
       for (const bool unit : {false, true}) {
         const int n = 131;

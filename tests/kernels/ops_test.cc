@@ -35,7 +35,7 @@ TEST(Targets, TheBestIsChosenAndUnknownOnesAreRefused) {
 }
 
 TEST(Ops, DotsAndConversions) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       const int n = 37;
       const Typed typed(Keys(n, dim, dim), dim, dtype);
@@ -167,7 +167,7 @@ TEST(Ops, EveryNonFinitePatternIsFoundInEveryLane) {
 }
 
 TEST(Ops, RotationIsOrthonormalForEveryHeadDim) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(dim)));
     std::vector<float> signs(2 * p);
     for (size_t i = 0; i < signs.size(); ++i) signs[i] = RotationSign(3, i) / std::sqrt(static_cast<float>(p));
@@ -214,7 +214,7 @@ TEST(Ops, MeanAndSubtract) {
 
 TEST(Ops, EncodeWindowIsTheSpecReadInFloat64) {
   const RsqTables tables = Tables();
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     const int coarse_bytes = (dim / 8 + 3) / 4 * 4, subvectors = dim / 8;
     std::vector<float> x = Gaussian(64 * dim, dim, .3f);
     for (int j = 0; j < dim; ++j) x[3 * dim + j] = 0;               // a zero key
@@ -330,7 +330,7 @@ TEST(Ops, KeysBesideAMuchLongerOneKeepTheirLengths) {
 TEST(Ops, RerankAddsUpTheRecord) {
   const RsqTables tables = Tables();
   std::mt19937 rng(5);
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     const int n = 41, subvectors = dim / 8;
     std::vector<uint8_t> coarse(n * subvectors), fine(n * dim / 2);
     for (uint8_t& b : coarse) b = static_cast<uint8_t>(rng());
@@ -365,7 +365,7 @@ TEST(Ops, RerankAddsUpTheRecord) {
 }
 
 TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     for (const Centre centre : {Centre::kNone, Centre::kWindow, Centre::kGlobal}) {
       RsqOptions options;
       options.head_dim = dim;

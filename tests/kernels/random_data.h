@@ -18,10 +18,11 @@ inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBF
 // Under a sanitizer, where each takes ten times as long: a power of two, none, and the largest; where a test says so by
 // DTypesOf, each of the three with a type of its own.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline const int kHeadDims[] = {64, 80, 256};
+inline const int kDeviceHeadDims[] = {64, 80, 256}, kTestHeadDims[] = {64, 80, 512};
 inline std::vector<DType> DTypesOf(int dim) { return {kDTypes[dim == 64 ? 0 : dim == 80 ? 1 : 2]}; }
 #else
-inline const int kHeadDims[] = {64, 80, 96, 128, 192, 256};
+inline const int kDeviceHeadDims[] = {64, 80, 96, 128, 192, 256};
+inline constexpr auto& kTestHeadDims = kHeadDims;
 inline std::vector<DType> DTypesOf(int /*dim*/) { return {std::begin(kDTypes), std::end(kDTypes)}; }
 #endif
 

@@ -58,7 +58,7 @@ double MeanRecall(const Zone& zone, const SearchParams& params, int queries) {
 }
 
 TEST(Search, RecallFloorsForEveryHeadDim) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kTestHeadDims) {
     RsqOptions options;
     options.head_dim = dim;
     const Zone zone(Keys(8192, dim, 3), dim, options);

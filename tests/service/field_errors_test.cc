@@ -28,7 +28,7 @@ const std::vector<Row>& Rows() {
       {"CreateIndex keydiff", "spec { retrieval { softmax_scale: -1 } }", "spec.retrieval.softmax_scale",
        "-1 is not in [0, 10000]"},
       {"CreateIndex keydiff", "spec { geometry { head_dim: 65 } }", "spec.geometry.head_dim",
-       "65 is none of 64, 80, 96, 128, 192, 256"},
+       "65 is none of 64, 80, 96, 128, 192, 256, 512"},
       {"CreateIndex keydiff", "spec { kv_store: KV_STORE_NONE }", "spec.kv_store",
        "eviction needs keys or keys_values"},
       {"CreateIndex keydiff", "spec { eviction { scorer { window: 5 } } }", "spec.eviction.scorer.window",

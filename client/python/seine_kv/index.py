@@ -44,7 +44,7 @@ def connect(address: Optional[str] = None, timeout: float = 60.0, security: Opti
 class Index:
     """Keys and values of a model's sequences, kept so that each step reads few of them. Made in this process.
 
-    num_layers, num_q_heads, num_kv_heads, head_dim: the model's; head_dim 64, 80, 96, 128, 192 or 256.
+    num_layers, num_q_heads, num_kv_heads, head_dim: the model's; head_dim 64, 80, 96, 128, 192, 256 or 512.
     profile: of the model, which the balanced code needs: a file NAME.profile.safetensors as seine_kv.calibrate,
       `python -m seine_kv.profile` and `seine calibrate` write it, or the NAME of one in the folder that the environment
       variable SEINE_PROFILES names. None: the code that needs none (rsq), which takes more bytes.

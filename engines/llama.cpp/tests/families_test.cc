@@ -32,7 +32,7 @@ std::vector<FamilyCase> FamilyCases() {
     shape.q_heads = q_heads, shape.kv_heads = kv_heads, shape.head_dim = head_dim;
     return shape;
   };
-  ModelShape sharing = of("gemma4", 256, 4, 1, 4, 256);
+  ModelShape sharing = of("gemma4", 512, 4, 1, 4, 256);
   sharing.sharing_layers = 2;
   return {
       {"llama", of("llama", 128, 4, 1), 2},
@@ -46,7 +46,7 @@ std::vector<FamilyCase> FamilyCases() {
       {"cohere2", of("cohere2", 64, 8, 2), 2},
       {"gemma2", of("gemma2", 256, 4, 2, 2, 256), 2},
       {"gemma3", of("gemma3", 256, 4, 1, 3, 256), 3},
-      {"gemma4", of("gemma4", 256, 16, 1, 2, 256), 2},  // as the one of 12 billion parameters
+      {"gemma4", of("gemma4", 512, 16, 1, 2, 256), 2},  // as the one of 12 billion parameters
       {"gemma4_whose_last_layers_share_caches", sharing, 4},
       {"gpt_oss", of("gpt-oss", 64, 8, 1, 4, 256), 4},
       {"lfm2", of("lfm2", 64, 4, 2, 4), 2, false},  // the other two are convolutions

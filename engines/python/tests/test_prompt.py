@@ -29,7 +29,7 @@ ROWS, QUERIES = np.zeros((1, 1, 8, 64), np.float32), np.zeros((1, 2, 4, 64), np.
     ("arrays", "more", "message"),
     [
         ((QUERIES[0], ROWS, ROWS), {}, r"queries: must be float32 \[rows, query heads, tokens, head_dim\]"),
-        ((QUERIES[..., :24], ROWS, ROWS), {}, "queries: head_dim must be a multiple of 16 up to 256, not 24"),
+        ((QUERIES[..., :24], ROWS, ROWS), {}, "queries: head_dim must be a multiple of 16 up to 512, not 24"),
         ((QUERIES[:, :1], ROWS, ROWS), {}, r"queries: \[1, 1, 4, 64\] do not fit the mask"),
         ((QUERIES, ROWS[:, :, :7], ROWS), {}, r"keys: must be \[1, 1, 8, 64\], not \[1, 1, 7, 64\]"),
         ((QUERIES, ROWS, ROWS.astype(np.float16)), {}, "values: must have the dtype of keys"),

@@ -12,6 +12,7 @@
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <cstring>
+#include <iterator>
 
 #include "kernels/codecs/kinds/rsq.h"
 #include "kernels/codecs/rsq/ops.h"
@@ -166,7 +167,9 @@ void RerankRsqImpl(const uint8_t* const* coarse_rows, const uint8_t* const* reco
 #if HWY_TARGET == HWY_AVX3_DL
   if (dim % 64 == 0) {
     static constexpr decltype(&RerankChunks<1>) kOf[] = {RerankChunks<1>, RerankChunks<2>, RerankChunks<3>,
-                                                         RerankChunks<4>};
+                                                         RerankChunks<4>, RerankChunks<5>, RerankChunks<6>,
+                                                         RerankChunks<7>, RerankChunks<8>};
+    static_assert(std::size(kOf) * 64 == kMaxHeadDim);
     return kOf[dim / 64 - 1](coarse_rows, records, bases, count, tables, query8, out);
   }
 #endif

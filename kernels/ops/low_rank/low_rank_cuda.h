@@ -15,7 +15,7 @@ namespace seine::cuda {
 
 inline int LowRankBlocks(int rows) { return (rows + kLowRankTile - 1) / kLowRankTile; }
 
-using LowRankTile = float[kMaxHeadDim][kLowRankTile];  // entry k of row r at [k][r]
+using LowRankTile = float[kMaxDeviceHeadDim][kLowRankTile];  // entry k of row r at [k][r]
 
 struct TileSums {
   float of[kLowRankTile];

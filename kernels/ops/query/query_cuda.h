@@ -17,11 +17,12 @@
 namespace seine::cuda {
 
 inline constexpr int kPrepareLanes = 256;
-static_assert(kPrepareLanes >= kMaxHeadDim && kPrepareLanes == 256);  // a lane a coordinate, a lane a sign centroid
-inline constexpr int kMaxNibbles = kMaxHeadDim / 4;
+static_assert(kPrepareLanes >= kMaxDeviceHeadDim &&
+              kPrepareLanes == 256);  // a lane a coordinate, a lane a sign centroid
+inline constexpr int kMaxNibbles = kMaxDeviceHeadDim / 4;
 
 struct PrepareShared {
-  float query[kMaxHeadDim], transformed[kMaxHeadDim], weights[kMaxHeadDim];
+  float query[kMaxDeviceHeadDim], transformed[kMaxDeviceHeadDim], weights[kMaxDeviceHeadDim];
   float sums[kMaxNibbles * 16];
   uint32_t largest[3];  // bits of the largest |x|: of query8's source, of the weights, of the sums
   float noise[16], errors[3][16];
@@ -39,9 +40,9 @@ SEINE_BODY void RaiseTo(Block& block, uint32_t* largest, float x) {
 }
 
 inline constexpr int kRerankLanes = 128;
-inline constexpr int kRerankKeys = 512;                // a block: the steps are copied once for all
-inline constexpr int kMaxFineBytes = kMaxHeadDim / 2;  // rsq; the balanced code's are fewer
-inline constexpr int kCodeWords = (kMaxHeadDim / 8 + kMaxFineBytes) / 4 + 1;
+inline constexpr int kRerankKeys = 512;                      // a block: the steps are copied once for all
+inline constexpr int kMaxFineBytes = kMaxDeviceHeadDim / 2;  // rsq; the balanced code's are fewer
+inline constexpr int kCodeWords = (kMaxDeviceHeadDim / 8 + kMaxFineBytes) / 4 + 1;
 
 // FineStep of one query: 16 bytes, one broadcast.
 struct WeightedStep {
@@ -51,10 +52,10 @@ struct WeightedStep {
 struct RerankShared {
   uint32_t words[kCodeWords][kRerankLanes];  // a lane's coarse row, then its record
   int8_t levels[128];                        // balanced: of an index of b bits at 2^b, signed; rsq: of bin t at t
-  int8_t query8[kMaxHeadDim];                // rsq
+  int8_t query8[kMaxDeviceHeadDim];          // rsq
   // Balanced: balanced/fine_steps.h.
-  WeightedStep steps[kMaxHeadDim];
-  CoarseStep coarse[kMaxHeadDim];
+  WeightedStep steps[kMaxDeviceHeadDim];
+  CoarseStep coarse[kMaxDeviceHeadDim];
   uint32_t mixed_from[kRecordWords + 1], plain_from[kRecordWords + 1];
 };
 

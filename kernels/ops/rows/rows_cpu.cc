@@ -308,8 +308,10 @@ void RotateImpl(float* rows, int count, int dim, const float* signs) {
         return WalshHadamard<128>(x, s);
       case 256:
         return WalshHadamard<256>(x, s);
+      case 512:
+        return WalshHadamard<512>(x, s);
       default:
-        assert(false && "head_dim outside [32, 511]");
+        assert(false && "head_dim outside [32, 1023]");
     }
   };
   for (int i = 0; i < count; ++i) {

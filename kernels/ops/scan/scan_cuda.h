@@ -45,7 +45,7 @@ struct ScanShared {
 };
 template <int kGroups>
 using NibbleShared = ScanShared<kGroups * 4 * 256, kGroups <= 4 ? 512 : 256>;
-using TierShared = ScanShared<kMaxHeadDim / 8 * 256, 128>;
+using TierShared = ScanShared<kMaxDeviceHeadDim / 8 * 256, 128>;
 
 // What one block scans.
 struct ScanRange {

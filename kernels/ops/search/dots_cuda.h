@@ -24,13 +24,13 @@ struct DotShared {
   bool wanted[kDotRows];
   const uint8_t* rows[kDotRows];  // nullptr: not wanted, or rebuilt
   DType types[kDotRows];
-  float values[kDotRows][kMaxHeadDim];
+  float values[kDotRows][kMaxDeviceHeadDim];
   float lanes[kDotQueries][kDotRows][17];  // a column more, so that the tree's readers meet no bank twice
 };
 
 struct LowRankDotShared : DotShared {
   RebuildShared rebuild;
-  float projected[kDotQueries][kMaxHeadDim];  // U^T q
+  float projected[kDotQueries][kMaxDeviceHeadDim];  // U^T q
 };
 static_assert(kDotRows == kLowRankTile && kDotLanes == kLowRankLanes);
 

@@ -15,7 +15,7 @@
 
 namespace seine::cuda {
 
-inline constexpr int kMaxCoarseGroups = kMaxHeadDim / 32;  // coarse_bytes / 4: at most a bit a coordinate
+inline constexpr int kMaxCoarseGroups = kMaxDeviceHeadDim / 32;  // coarse_bytes / 4: at most a bit a coordinate
 
 // One scan kernel for each width of a code row in the batch.
 template <int kGroups, typename Run>

@@ -16,7 +16,6 @@
 namespace seine {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int64_t kUnstretched = 0;  // dynamic scaling as it is before the context outgrows the model's own
 
 static_assert(Shifted(v1::D_TYPE_FLOAT32, DType::kFloat32) && Shifted(v1::D_TYPE_FLOAT16, DType::kFloat16) &&

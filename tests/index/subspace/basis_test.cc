@@ -57,7 +57,7 @@ TEST(Basis, RefusesWhatIsNoMoment) {
                 {MatrixXd::Zero(64, 64), 8, "moment"},
                 {MatrixXd::Identity(64, 32), 8, "moment"},
                 {MatrixXd::Identity(24, 24), 8, "moment"},
-                {MatrixXd::Identity(272, 272), 8, "moment"}};
+                {MatrixXd::Identity(528, 528), 8, "moment"}};
   for (const auto& c : kCases) {
     const absl::Status status = BasisOfMoment(c.moment, c.rank).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

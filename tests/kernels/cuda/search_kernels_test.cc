@@ -142,7 +142,7 @@ std::shared_ptr<const Codec> Balanced(int dim, uint64_t seed) {
 }
 
 TEST(SearchKernels, EveryHeadDimAndCodec) {
-  for (const int dim : kHeadDims) {
+  for (const int dim : kDeviceHeadDims) {
     for (const auto& codec : {Rsq(dim), Balanced(dim == 256 ? 128 : dim, 5)}) {
       const int d = codec->layout().head_dim;
       const Zone zone(Keys(4480, d, 3), d, codec);

@@ -105,7 +105,7 @@ class Prompts:
             return "gradients"
         if dropout:
             return "dropout"
-        if query.shape[3] % 16 != 0 or query.shape[3] > 256 or value.shape[3] != query.shape[3]:
+        if query.shape[3] % 16 != 0 or query.shape[3] > 512 or value.shape[3] != query.shape[3]:
             return "head_dim"
         if key.dtype not in (torch.float32, torch.float16, torch.bfloat16) or value.dtype != key.dtype:
             return "dtype"
