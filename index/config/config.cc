@@ -215,7 +215,7 @@ int64_t FilterHorizon(const IndexConfig& config) {
   return TraitsOf(config.codec.name).needs_profile ? config.codec.horizon : kDefaultHorizon;
 }
 
-// Of a key's coarse row.
+// Bits of a key's coarse row.
 constexpr int kMostCoarseBits = 256;
 
 absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {

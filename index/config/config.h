@@ -122,8 +122,8 @@ struct AttentionParams {
   // tail.
   std::optional<bool> tail = {};
   float scale = 0;  // of the logits <q, k>, also where they choose; 0: SearchParams::softmax_scale
-  // Of the logits: cap tanh(scale <q, k> / cap) (Gemma 2), also of the tail's. What is chosen is the same, but that
-  // mass_p and the softmax reductions count logits without it. 0: none.
+  // Soft cap: logits become softcap tanh(scale <q, k> / softcap), the tail's too (Gemma 2, arXiv 2408.00118, 2). The
+  // same tokens are chosen; mass_p and the softmax reductions count logits without it. In [0, 10000]; 0: none.
   float softcap = 0;
   bool with_positions = false;  // AttendAnswer::selected is filled
   // The share of its attention that a prompt's token keeps (PromptParams::mass in index/prompt/prompt_attention.h), in

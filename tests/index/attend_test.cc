@@ -138,7 +138,7 @@ TEST_F(AttendTest, ASoftCapBendsLogits) {
     const SearchParams all = Params(Scope::kPerQHead, 1000);
     ExpectDirect(g, queries, One(*index, seq, 0, queries, all, {.tail = false, .scale = .5f, .softcap = cap}),
                  {UpTo(300)}, 1, .5, cap);
-    // What is chosen is the same as without it.
+    // The choice is the same as without it.
     const AttentionParams without = {.tail = false, .scale = .5f, .with_positions = true};
     AttentionParams with = without;
     with.softcap = cap;
