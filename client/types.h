@@ -21,8 +21,9 @@ namespace seine::client {
 
 enum class DType : uint8_t { kFloat32 = 1, kFloat16 = 2, kBFloat16 = 3, kInt32 = 4 };
 // kIndex: from the codes. kDense: all is visible. kExact: by the exact scores of every stored key, as the selector asks
-// or because the zone is short, or with given positions.
-enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3 };
+// or because the zone is short, or with given positions. kGate: of Attend, every token, for the layer's codes lose too
+// much (RetrievalSettings.gate).
+enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3, kGate = 4 };
 
 constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2; }
 

@@ -81,7 +81,11 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_window_shape(WindowShape(&head_windows, kChunkWindows)),
       earlier_head_window_shape(WindowShape(&head_windows, kEarlierChunkWindows)),
-      head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {}
+      head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {
+  const bool whole = config.kv_store == KvStore::kKeysValues && !config.eviction && !config.subspace;
+  if (quality == nullptr || config.gate <= 0 || !whole) return;
+  for (int layer = 0; layer < config.geometry.num_layers; ++layer) gates.emplace_back(config.gate, layer);
+}
 
 int64_t Context::ZoneKeys(int64_t n) const {
   const Zones& zones = config.zones;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 
 #include "index/config/config.h"
@@ -44,6 +45,7 @@ class Context {
   const std::shared_ptr<Counts> counts;              // thread-safe; nullptr: nothing is counted, here and below
   const std::unique_ptr<IndexCounts> own_counts;     // thread-safe
   const std::shared_ptr<QualityMonitor> quality;     // thread-safe; nullptr: no item is sampled
+  mutable std::deque<LayerGate> gates;               // [num_layers]; thread-safe; empty: nothing is watched
 
   // Layers cut back by `scorer`, and tokens of all their heads.
   void CountEvicted(absl::string_view scorer, int64_t layers, int64_t tokens) const {

@@ -76,8 +76,9 @@ struct RetrieveItem {
 };
 
 // How an item was answered: from the codes; everything is dense; by the exact scores of every stored key, as asked for
-// (Method::kExact) or because the zone is short (ReadsWhole in kernels/ops/query/search.h), or with given positions.
-enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2 };
+// (Method::kExact) or because the zone is short (ReadsWhole in kernels/ops/query/search.h), or with given positions;
+// kGate: of Attend, every token, since the layer's codes lose too much (IndexConfig::gate).
+enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2, kGate = 3 };
 
 // Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens
 // [0, dense_begin) and [dense_end, num_tokens) are visible besides; under kDense everything is, and sets are empty

@@ -44,6 +44,10 @@ std::string RandomName() {
 
 // They go from the last to the first: the executors end their calls before what these work on.
 struct Core::Parts {
+  static std::shared_ptr<QualityMonitor> MakeMonitor(const QualityOptions& options, EventLog* log) {
+    return std::make_shared<QualityMonitor>(
+        options, [log](const std::string& index, int layer, double lost) { log->SteppedBack(index, layer, lost); });
+  }
   Parts(const CoreOptions& o, std::unique_ptr<Backend> chosen)
       : counts(o.count ? std::make_shared<Counts>() : nullptr),
         call_counts(o.count),
@@ -51,8 +55,7 @@ struct Core::Parts {
         budget(std::make_shared<MemoryBudget>(o.memory_limit_bytes, o.device_memory_limit_bytes)),
         channels(o.channels),
         in_flight(o.in_flight_limit_bytes > 0 ? o.in_flight_limit_bytes : 4 * o.max_message_bytes, budget),
-        catalog(backend.get(), budget, counts,
-                o.quality.sample > 0 ? std::make_shared<QualityMonitor>(o.quality) : nullptr),
+        catalog(backend.get(), budget, counts, MakeMonitor(o.quality, &log)),
         executor(o.workers, o.queue_capacity, sharing, "calls"),
         long_calls(o.workers, o.queue_capacity, sharing, "long-calls", Priority::kLow) {}
 
@@ -68,6 +71,7 @@ struct Core::Parts {
   std::shared_ptr<IdleTier> idle;
   std::shared_ptr<TlsFiles> tls;
   std::shared_ptr<MemoryBudget> budget;
+  EventLog log;  // whom the catalog tells
   ChannelOffers channels;
   InFlight in_flight;
   Catalog catalog;
@@ -76,7 +80,6 @@ struct Core::Parts {
   Connections connections;
   CallsUnderWay under_way;
   OpenCalls open_calls;
-  EventLog log;
   Sharing sharing;
   Executor executor;
   Executor long_calls;

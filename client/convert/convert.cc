@@ -20,7 +20,7 @@ namespace {
 constexpr char kReasonPayload[] = "seine/reason";
 constexpr char kRetryPayload[] = "seine/retry";  // nanoseconds
 
-static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kExact) == v1::PATH_EXACT,
+static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kGate) == v1::PATH_GATE,
               "types.h's enums carry the wire's numbers");
 
 std::string PayloadOf(const absl::Status& status, const char* url) {

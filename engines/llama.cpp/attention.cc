@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engines/llama.cpp/calibration.h"
 #include "engines/llama.cpp/profiles.h"
 #include "engines/llama.cpp/report.h"
@@ -42,6 +43,13 @@ double Distance(const float* x, const std::vector<float>& exact) {
     norm += exact[i] * exact[i];
   }
   return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+// Those of query heads [first, first + count) of a token, in a row.
+void CopyQueries(const AttentionNode& node, int64_t stream, int64_t token, int first, int count, float* queries) {
+  for (int q = 0; q < count; ++q) {
+    std::memcpy(queries + q * node.head_dim, node.Query(first + q, token, stream), node.head_dim * sizeof(float));
+  }
 }
 
 }  // namespace
@@ -152,6 +160,7 @@ std::string Attention::MakeStreams(Layer* layer) {
     return why;
   }
   if (f.layer >= layer->context->config().geometry.num_layers) return "a layer that the profile lacks";
+  layer->gate = std::make_unique<LayerGate>(settings().gate, f.layer);
   // Before anything of its rows is kept.
   if (!Listen(f.buffer, this) || !Listen(f.value_buffer, this)) return "a buffer of another build of ggml";
   for (int64_t s = 0; s < f.num_streams; ++s) {
@@ -275,22 +284,20 @@ void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first
   }
 }
 
-bool Attention::AttendItems(const AttentionNode& node, bool exactly) {
+bool Attention::AttendItems(const AttentionNode& node, int top_k) {
   std::atomic<bool> unchanged{true};
-  const int dim = node.head_dim, k = top_k();
   team_.Run(static_cast<int>(items_.size()), [&](int i) {
     const Item& item = items_[i];
     const int first = item.kv_head * node.group() + item.first;
     alignas(64) float queries[kMaxGroup * kMaxHeadDim];
-    for (int q = 0; q < item.count; ++q) {
-      std::memcpy(queries + q * dim, node.Query(first + q, item.token, item.index), dim * sizeof(float));
-    }
+    CopyQueries(node, item.index, item.token, first, item.count, queries);
     float* out = node.Output(first, item.token, item.index);
     CellLayer& cells = *item.stream->cells;
     float log_sum_exp[kMaxGroup];
-    if (exactly) {
+    if (top_k == 0) {
       cells.AttendExactly(item.kv_head, queries, item.count, *item.seen, item.stream->rows, out, log_sum_exp);
-    } else if (!cells.Attend(item.kv_head, queries, item.count, *item.seen, item.stream->rows, k, out, log_sum_exp)) {
+    } else if (!cells.Attend(item.kv_head, queries, item.count, *item.seen, item.stream->rows, top_k, out,
+                             log_sum_exp)) {
       unchanged = false;
     }
     if (node.sinks != nullptr) node.TakeSinks(first, item.count, log_sum_exp, out);
@@ -298,11 +305,36 @@ bool Attention::AttendItems(const AttentionNode& node, bool exactly) {
   return unchanged;
 }
 
+void Attention::Watch(const AttentionNode& node, Layer* layer, int64_t first_stream) {
+  // KV heads take turns, and streams; of a stream's tokens the last is checked.
+  const int64_t turn = layer->gate->checks_due(), t = node.num_tokens - 1;
+  const auto head = static_cast<int>(turn % node.num_kv_heads);
+  const int64_t s = turn / node.num_kv_heads % node.num_streams;
+  const SeenCells& seen = seen_[s * node.num_tokens + t];
+  LayerGate& gate = *layer->gate;
+  const int k = gate.Widened(top_k());
+  const Stream& stream = layer->streams[first_stream + s];
+  if (seen.zone.empty() || stream.cells->ReadsWhole(seen, node.group(), k)) return;
+  if (!gate.Due(seen.all.back().end)) return;
+  alignas(64) float queries[kMaxGroup * kMaxHeadDim];
+  CopyQueries(node, s, t, head * node.group(), node.group(), queries);
+  const double lost = stream.cells->Lost(head, queries, node.group(), seen, stream.rows, k);
+  Report::Get().Gated(lost);
+  if (!gate.Checked(lost)) return;
+  const int number = layer->facts.layer;
+  const double lost_then = gate.Read().lost_then;
+  Report::Get().SteppedBack(number, lost_then);
+  SayOnce("the gate",
+          absl::StrFormat("layer %d attends exactly from now on: the code loses %.3f of its attention, more "
+                          "than SEINE_GATE=%g; SEINE_REPORT tells of every layer",
+                          number, lost_then, settings().gate));
+}
+
 void Attention::Check(const AttentionNode& node) {
   const size_t count = CountOutputs(node);
   float* out = node.Output(0, 0, 0);
   const std::vector<float> answer(out, out + count);
-  AttendItems(node, /*exactly=*/true);
+  AttendItems(node, /*top_k=*/0);
   const std::vector<float> exact(out, out + count);
   double plain_error = 0;
   if (team_.Compute(const_cast<ggml_tensor*>(node.node)) == GGML_STATUS_SUCCESS) plain_error = Distance(out, exact);
@@ -334,8 +366,10 @@ std::string Attention::Answer(const AttentionNode& node) {
     }
   }
   ListItems(node, layer, first_stream);
-  if (mode() == Mode::kExact) {
-    AttendItems(node, /*exactly=*/true);
+  const bool steps_back = mode() != Mode::kExact && layer->gate->Exact();
+  if (mode() == Mode::kExact || steps_back) {
+    AttendItems(node, /*top_k=*/0);
+    if (steps_back) Report::Get().AnsweredExactly();
     return {};
   }
   RefitOne(layer, first_stream, node.num_streams);
@@ -349,7 +383,10 @@ std::string Attention::Answer(const AttentionNode& node) {
       }
       UseHugePages(layer->facts, stream->rows, stream->end);  // of what came otherwise than by a prompt
     }
-    if (AttendItems(node, /*exactly=*/false)) return {};
+    if (AttendItems(node, layer->gate->Widened(top_k()))) {
+      Watch(node, layer, first_stream);
+      return {};
+    }
   }
   return "rows that change while they are read";
 }

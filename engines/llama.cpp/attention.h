@@ -18,6 +18,7 @@
 #include "engines/llama.cpp/prompt.h"
 #include "ggml-backend.h"
 #include "index/cells/cell_layer.h"
+#include "index/layer_gate.h"
 #include "profile/profile.h"
 
 namespace seine::llama {
@@ -55,6 +56,7 @@ class Attention final : public NodeComputer, private WriteListener {
     CacheFacts facts;
     std::string unfit;               // why it cannot be answered; empty: it can
     CellContext* context = nullptr;  // of its shape and capacity
+    std::unique_ptr<LayerGate> gate;
     std::vector<Stream> streams;
   };
 
@@ -84,7 +86,10 @@ class Attention final : public NodeComputer, private WriteListener {
   // Why the node cannot be answered; empty: it is.
   std::string Answer(const AttentionNode& node);
   void ListItems(const AttentionNode& node, Layer* layer, int64_t first_stream);
-  bool AttendItems(const AttentionNode& node, bool exactly);  // false: some row was not the one that was encoded
+  // Chooses `top_k` tokens a query head; 0: all are attended. False: some row was not the one that was encoded.
+  bool AttendItems(const AttentionNode& node, int top_k);
+  // Checks an answer of the codes now and then. A layer that loses too much attends exactly from then on.
+  void Watch(const AttentionNode& node, Layer* layer, int64_t first_stream);
   void Check(const AttentionNode& node);
   void SayAnswered(const AttentionNode& node);  // this context's first that is
   ggml_status AttendPrompt(ggml_tensor* tensor, const AttentionNode& node);

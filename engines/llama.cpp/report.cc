@@ -93,6 +93,23 @@ void Report::Checked(double error, double plain_error, int64_t stale_windows) {
   worst_plain_error_ = std::max(worst_plain_error_, plain_error);
 }
 
+void Report::Gated(double lost) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++gate_checks_;
+  sum_lost_ += lost;
+  worst_lost_ = std::max(worst_lost_, lost);
+}
+
+void Report::SteppedBack(int layer, double lost) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  gate_layers_[layer] = lost;
+}
+
+void Report::AnsweredExactly() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++gate_answers_;
+}
+
 void Report::Changed(int64_t windows) {
   const std::lock_guard<std::mutex> lock(mutex_);
   changed_windows_ += windows;
@@ -140,8 +157,16 @@ std::string Report::Json() {
       ", \"prompt_exact_blocks\": ", prompt_.exact_blocks, ", \"prompt_runs_seen\": ", prompt_.seen,
       ", \"prompt_runs_taken\": ", prompt_.taken, ", \"prompt_compared\": ", prompt_compared_,
       ", \"ms_prompt_compared\": ", prompt_compared_ns_ / 1e6, ", \"ms_prompt_plain\": ", prompt_plain_ns_ / 1e6,
-      ", \"worst_prompt_difference\": ", worst_prompt_difference_, ", \"declined\": {");
+      ", \"worst_prompt_difference\": ", worst_prompt_difference_, ", \"gate_checks\": ", gate_checks_,
+      ", \"mean_lost\": ", sum_lost_ / static_cast<double>(std::max<int64_t>(gate_checks_, 1)),
+      ", \"worst_lost\": ", worst_lost_, ", \"gate_answers\": ", gate_answers_, ", \"gate_layers\": {");
   const char* between = "";
+  for (const auto& [layer, lost] : gate_layers_) {
+    absl::StrAppend(&json, between, "\"", layer, "\": ", lost);
+    between = ", ";
+  }
+  absl::StrAppend(&json, "}, \"declined\": {");
+  between = "";
   for (const auto& [reason, count] : declined_) {
     absl::StrAppend(&json, between, "\"", reason, "\": ", count);
     between = ", ";

@@ -28,6 +28,11 @@ class Report {
   // An answer's distance from exact attention, as a share of its norm, and that of llama.cpp's own kernel; and windows
   // whose codes were not of its cells.
   void Checked(double error, double plain_error, int64_t stale_windows);
+  // The gate's check of a layer: the share of attention that its codes lose. And answers of a layer that attends
+  // exactly since it loses too much.
+  void Gated(double lost);
+  void SteppedBack(int layer, double lost);
+  void AnsweredExactly();
   void Changed(int64_t windows);  // outside of graphs: heard, or found out by hashes
   // Messages to a server, their bytes of keys, values and queries, and the time that its answers were waited for.
   void Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t waiting_ns);
@@ -49,6 +54,9 @@ class Report {
   int64_t huge_page_bytes_ = 0;
   int64_t remote_steps_ = 0, remote_grpc_steps_ = 0, remote_bytes_ = 0, remote_waiting_ns_ = 0;
   int64_t prompt_answered_ = 0, prompt_ns_ = 0, prompt_compared_ = 0, prompt_compared_ns_ = 0, prompt_plain_ns_ = 0;
+  int64_t gate_checks_ = 0, gate_answers_ = 0;
+  double sum_lost_ = 0, worst_lost_ = 0;
+  std::map<int, double> gate_layers_;  // that stepped back, and what they lost
   double worst_prompt_difference_ = 0;
   PromptCounts prompt_;
   double worst_error_ = 0, sum_error_ = 0, worst_plain_error_ = 0, sum_plain_error_ = 0;

@@ -81,6 +81,8 @@ Settings Settings::FromEnvironment() {
   Read(
       "SEINE_PROMPT_MASS", 0.0, 1.0, [](const char* text, double* value) { return absl::SimpleAtod(text, value); },
       &s.prompt_mass);
+  Read(
+      "SEINE_GATE", 0.0, 1.0, [](const char* text, double* value) { return absl::SimpleAtod(text, value); }, &s.gate);
   Read("SEINE_HUGE_PAGES", &s.huge_pages);
   Read("SEINE_CHECK", 0, 1 << 30, &check);
   Read("SEINE_LOG", &s.log);

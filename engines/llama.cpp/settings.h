@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "index/layer_gate.h"
+
 namespace seine::llama {
 
 struct Settings {
@@ -24,6 +26,7 @@ struct Settings {
   int prompt_min = 2048;     // SEINE_PROMPT_MIN: cells from which on sparse ones are
   double prompt_mass = .96;  // SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
   bool huge_pages = true;    // SEINE_HUGE_PAGES=0: the cache's pages stay as llama.cpp got them
+  double gate = kGateBound;  // SEINE_GATE: share of attention that a layer may lose before it attends exactly; 0: any
   int64_t check = 0;         // SEINE_CHECK=n: every n-th answer is compared with exact attention
   bool log = false;          // SEINE_LOG=1: says on stderr what it does
   std::string endpoint;      // SEINE_ENDPOINT: of a seined that holds keys, values and codes; empty: they are here

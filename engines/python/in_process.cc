@@ -95,7 +95,7 @@ absl::StatusOr<ItemView> ViewOf(const client::RetrieveItem& item) {
 
 client::Path PathOf(Path path) { return static_cast<client::Path>(static_cast<int>(path) + 1); }
 static_assert(static_cast<int>(client::Path::kIndex) == static_cast<int>(Path::kIndex) + 1 &&
-              static_cast<int>(client::Path::kExact) == static_cast<int>(Path::kExact) + 1);
+              static_cast<int>(client::Path::kGate) == static_cast<int>(Path::kGate) + 1);
 
 template <typename T>
 std::vector<T> Padded(const std::vector<std::vector<T>>& rows, const client::Answer& shape, T padding) {

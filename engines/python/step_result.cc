@@ -13,6 +13,8 @@ const char* PathWord(client::Path path) {
       return "dense";
     case client::Path::kExact:
       return "exact";
+    case client::Path::kGate:
+      return "gate";
     case client::Path::kUnknown:
       break;
   }

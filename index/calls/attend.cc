@@ -68,6 +68,14 @@ double WorkNs(const host::AttentionTask& task) {
   return rows * kRowNs;
 }
 
+// Whether the item's layer loses too much, so that it is attended exactly.
+bool StepsBack(const Context& context, const RetrieveItem& item, const SearchParams& params,
+               const AttentionParams& attention) {
+  if (context.gates.empty() || item.prompt_tokens > 0 || item.positions != nullptr || item.dense_from >= 0)
+    return false;
+  return params.method == Method::kIndex && !attention.with_positions && context.gates[item.layer].Exact();
+}
+
 // Every head's output, log-sum-exp and counts into its answer.
 void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const ProgressCallback& progress) {
   double work = 0;
@@ -125,6 +133,10 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       answers[i].status = BadField("positions", "given, so that attention.with_positions has nothing to tell");
     }
     const bool of_prompt = items[i].prompt_tokens > 0;
+    if (sequence.ok() && StepsBack(context_, items[i], scaled, *attention)) {
+      prompts.push_back({*std::move(sequence), i});
+      continue;
+    }
     if (sequence.ok() && of_prompt) {
       answers[i].status = CheckPromptItem(items[i], *attention, context_.config);
     }

@@ -137,6 +137,13 @@ IndexStats IndexImpl::stats() const {
   stats.queries_not_kept = context_.queries_not_kept.load(std::memory_order_relaxed);
   stats.evictions = context_.eviction.evictions();
   stats.evicted_tokens = context_.eviction.evicted_tokens();
+  for (size_t layer = 0; layer < context_.gates.size(); ++layer) {
+    const LayerGate::Reading gate = context_.gates[layer].Read();
+    stats.gate_checks += gate.checks;
+    stats.gate_lost += gate.lost;
+    stats.gate_answers += gate.exact_answers;
+    if (gate.exact) stats.gate_layers.emplace_back(static_cast<int>(layer), gate.lost_then);
+  }
   return stats;
 }
 

@@ -2,6 +2,7 @@
 #include "index/cells/cell_layer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/numeric/bits.h"
 #include "absl/strings/str_cat.h"
 #include "index/cells/outliers.h"
+#include "index/quality/judge.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
 
@@ -18,6 +20,7 @@ namespace {
 
 // Each answer compares a piece of a window with its hashes, a quarter of it.
 constexpr int64_t kPieces = 4, kPieceCells = kWindowTokens / kPieces;
+constexpr int kOneChunk = std::numeric_limits<int>::max();  // an engine's rows
 
 IndexConfig ToIndexConfig(const CellConfig& config) {
   IndexConfig index;
@@ -27,6 +30,19 @@ IndexConfig ToIndexConfig(const CellConfig& config) {
   index.search.scope = Scope::kPerQHead;
   index.kv_store = KvStore::kKeysValues;
   return index;
+}
+
+// softcap 0: none.
+void CapLogits(float softcap, std::vector<float>* logits) {
+  if (softcap <= 0) return;
+  for (float& x : *logits) x = softcap * std::tanh(x / softcap);
+}
+
+// Share of attention on keys of these logits.
+double MassOf(const std::vector<float>& logits, double log_sum_exp) {
+  double mass = 0;
+  for (const float x : logits) mass += std::exp(static_cast<double>(x) - log_sum_exp);
+  return mass;
 }
 
 }  // namespace
@@ -243,88 +259,146 @@ int64_t CellLayer::Verify(int head, int64_t end, const CellRows& rows) {
   return changed;
 }
 
+CellLayer::RowStarts CellLayer::StartsOf(int head, const CellRows& rows) const {
+  return {static_cast<const uint8_t*>(Keys(head, 0, rows).data),
+          static_cast<const uint8_t*>(Values(head, 0, rows).data), heads_[head].means.data()};
+}
+
+SearchTask CellLayer::SearchOf(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
+                               const RowStarts& at) const {
+  const Geometry& g = context_->config_.geometry;
+  SearchTask task;
+  task.codec = heads_[head].codecs->heads[head].codec.get();
+  task.segments = heads_[head].read.data();
+  task.segment_keys = kSegmentKeys;
+  task.num_keys = seen.end_window() * kWindowTokens;
+  task.zone_begin = context_->config_.sink;
+  task.keys = {&at.key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
+  task.queries = queries;
+  task.group = count;
+  if (!seen.one_run()) {
+    task.runs = &seen.zone;
+    task.keys_of_runs = seen.num_windows * kWindowTokens;
+  }
+  return task;
+}
+
+host::AttentionTask CellLayer::AttentionOf(const float* queries, int count, const CellRows& rows,
+                                           const RowStarts& at) const {
+  const Geometry& g = context_->config_.geometry;
+  host::AttentionTask task;
+  task.queries = queries;
+  task.group = count;
+  task.windows = {&at.means, kOneChunk};
+  task.scale = context_->index_.search.softmax_scale;
+  task.softcap = context_->config_.softcap;
+  task.keys = {&at.key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
+  task.values = {&at.value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
+  return task;
+}
+
+void CellLayer::Search(int head, const SeenCells& seen, int top_k, SearchTask* task, host::AttentionTask* attention,
+                       SearchOutput* found) const {
+  SearchParams search = context_->index_.search;
+  search.top_k = top_k;
+  task->whole = seine::ReadsWhole(search, task->group, task->searched_keys());
+  (void)context_->backend_->Search(task, 1, search, found);  // on the CPU: it is done
+  attention->sets = &found->positions;
+  attention->logits = &found->scores;
+  attention->zone_begin = task->zone_begin;
+  attention->dense = seen.dense;
+  attention->window_runs = task->runs;
+  if (context_->config_.tail) attention->num_windows = seen.end_window();
+  if (!task->whole) AddOutliers(heads_[head].outliers.data(), seen.zone, *attention, found);
+}
+
 bool CellLayer::Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                        int top_k, float* out, float* log_sum_exp) {
   if (seen.zone.empty()) {
     AttendExactly(head, queries, count, seen, rows, out, log_sum_exp);
     return true;
   }
-  const CellConfig& config = context_->config_;
-  const Geometry& g = config.geometry;
   Head& of = heads_[head];
-  const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
-  const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
-  const uint8_t* means = of.means.data();
+  const int64_t sink = context_->config_.sink;
   const int64_t piece = of.next_check.fetch_add(1, std::memory_order_relaxed) % (seen.num_windows * kPieces);
   const int64_t check = seen.window(piece / kPieces) * kWindowTokens + piece % kPieces * kPieceCells;
   FetchCells(head, check, kPieceCells, rows);
-  constexpr int kOneChunk = std::numeric_limits<int>::max();
-  SearchTask task;
-  task.codec = of.codecs->heads[head].codec.get();
-  task.segments = of.read.data();
-  task.segment_keys = kSegmentKeys;
-  task.num_keys = seen.end_window() * kWindowTokens;
-  task.zone_begin = config.sink;
-  task.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
-  task.queries = queries;
-  task.group = count;
-  host::AttentionTask attention;
-  attention.queries = queries;
-  attention.group = count;
-  attention.scale = context_->index_.search.softmax_scale;
-  attention.softcap = config.softcap;
-  attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
-  attention.dense = seen.dense;
-  attention.windows = {&means, kOneChunk};
-  if (!seen.one_run()) {
-    task.runs = attention.window_runs = &seen.zone;
-    task.keys_of_runs = seen.num_windows * kWindowTokens;
-  }
-  SearchParams search = context_->index_.search;
-  search.top_k = top_k;
-  task.whole = ReadsWhole(search, count, task.searched_keys());
+  const RowStarts at = StartsOf(head, rows);
+  SearchTask task = SearchOf(head, queries, count, seen, rows, at);
+  host::AttentionTask attention = AttentionOf(queries, count, rows, at);
   static thread_local SearchOutput found;
-  (void)context_->backend_->Search(&task, 1, search, &found);  // on the CPU: it is done
-  attention.keys = task.keys;
-  attention.sets = &found.positions;
-  attention.logits = &found.scores;
-  attention.zone_begin = task.zone_begin;
-  if (!task.whole) AddOutliers(of.outliers.data(), seen.zone, attention, &found);
+  Search(head, seen, top_k, &task, &attention, &found);
   static thread_local std::vector<int32_t> chosen;
   static thread_local std::vector<uint32_t> hashes;
   chosen.clear();
   for (const std::vector<int32_t>& set : found.positions) {
     for (const int32_t cell : set) {
       chosen.push_back(cell);
-      host::PrefetchFar(&of.hash(cell - config.sink));
+      host::PrefetchFar(&of.hash(cell - sink));
     }
   }
-  if (config.tail) attention.num_windows = seen.end_window();
   float unread[kMaxGroup];
   host::Attend(attention, out, log_sum_exp == nullptr ? unread : log_sum_exp);
   if (hashes.size() < chosen.size()) hashes.resize(chosen.size());
-  host::HashRows(Keys(head, 0, rows), chosen.data(), static_cast<int>(chosen.size()), g.head_dim, hashes.data());
+  host::HashRows(Keys(head, 0, rows), chosen.data(), static_cast<int>(chosen.size()), task.keys.head_dim,
+                 hashes.data());
   uint32_t differ = 0;  // read at the end: a branch for each key would take longer
-  for (size_t i = 0; i < chosen.size(); ++i) differ |= hashes[i] ^ of.hash(chosen[i] - config.sink);
+  for (size_t i = 0; i < chosen.size(); ++i) differ |= hashes[i] ^ of.hash(chosen[i] - sink);
   return differ == 0 && Unchanged(head, check, kPieceCells, rows);
 }
 
 void CellLayer::AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                               float* out, float* log_sum_exp) const {
-  const Geometry& g = context_->config_.geometry;
-  const auto* first_key = static_cast<const uint8_t*>(Keys(head, 0, rows).data);
-  const auto* first_value = static_cast<const uint8_t*>(Values(head, 0, rows).data);
-  constexpr int kOneChunk = std::numeric_limits<int>::max();
-  host::AttentionTask attention;
-  attention.queries = queries;
-  attention.group = count;
-  attention.scale = context_->index_.search.softmax_scale;
-  attention.softcap = context_->config_.softcap;
-  attention.keys = {&first_key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
-  attention.values = {&first_value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
+  const RowStarts at = StartsOf(head, rows);
+  host::AttentionTask attention = AttentionOf(queries, count, rows, at);
   attention.dense = seen.all;
   float unread[kMaxGroup];
   host::Attend(attention, out, log_sum_exp == nullptr ? unread : log_sum_exp);
+}
+
+bool CellLayer::ReadsWhole(const SeenCells& seen, int count, int top_k) const {
+  SearchParams search = context_->index_.search;
+  search.top_k = top_k;
+  return seine::ReadsWhole(search, count, seen.num_windows * kWindowTokens);
+}
+
+double CellLayer::Lost(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
+                       int top_k) const {
+  const RowStarts at = StartsOf(head, rows);
+  SearchTask task = SearchOf(head, queries, count, seen, rows, at);
+  host::AttentionTask attention = AttentionOf(queries, count, rows, at);
+  SearchOutput found;
+  Search(head, seen, top_k, &task, &attention, &found);
+  // Logits of the zone, and behind them those of dense cells.
+  const int64_t zone = seen.num_windows * kWindowTokens;
+  int64_t all = zone;
+  for (const CellRun& run : seen.dense) all += run.end - run.begin;
+  std::vector<float> logits(count * all);
+  float* out = logits.data();
+  const auto dot = [&](int64_t begin, int64_t end) {
+    host::DotRows(Keys(head, begin, rows), end - begin, attention.keys.head_dim, queries, count, out, all);
+    out += end - begin;
+  };
+  for (const WindowRun& run : seen.zone) {
+    dot(task.zone_begin + run.begin * kWindowTokens, task.zone_begin + run.end * kWindowTokens);
+  }
+  for (const CellRun& run : seen.dense) dot(run.begin, run.end);
+  for (float& logit : logits) logit *= attention.scale;
+  CapLogits(attention.softcap, &logits);
+  double lost = 0;
+  std::vector<float> scratch, best;
+  std::vector<uint32_t> chosen;
+  for (int q = 0; q < count; ++q) {
+    const float* const of_query = logits.data() + q * all;
+    SelectLargest(of_query, zone, std::min<int64_t>(top_k, zone), &scratch, &chosen);
+    best.clear();
+    for (const uint32_t key : chosen) best.push_back(of_query[key]);
+    std::vector<float>& scores = found.scores[q];
+    CapLogits(attention.softcap, &scores);
+    const double log_sum_exp = LogSumExp(of_query, all);
+    lost += MassOf(best, log_sum_exp) - MassOf(scores, log_sum_exp);
+  }
+  return lost / count;
 }
 
 int64_t CellLayer::bytes() const {

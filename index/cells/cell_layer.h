@@ -23,6 +23,7 @@
 #include "index/memory/memory.h"
 #include "index/transforms/transforms.h"
 #include "kernels/backend.h"
+#include "kernels/host.h"
 
 namespace seine {
 
@@ -67,8 +68,8 @@ class CellContext {
   Transforms transforms_;
 };
 
-// Attend and AttendExactly may run at once, on one head too. Encode and Verify come one at a time on a head and not
-// beside its Attend; different heads' may run at once. Refit, Reserve, Wrote, Placed and Changed come alone.
+// Attend, AttendExactly and Lost may run at once, on one head too. Encode and Verify come one at a time on a head and
+// not beside its Attend; different heads' may run at once. Refit, Reserve, Wrote, Placed and Changed come alone.
 class CellLayer {
  public:
   // `context` must outlive it. INVALID_ARGUMENT where the layer's moments cannot be balanced.
@@ -116,6 +117,11 @@ class CellLayer {
   // The same without codes: every cell that is seen.
   void AttendExactly(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows, float* out,
                      float* log_sum_exp = nullptr) const;
+  // The share of attention on the exact top k, less that on what Attend chooses, the mean of the queries
+  // (index/layer_gate.h): every key that is seen is read.
+  double Lost(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows, int top_k) const;
+  // Whether Attend scores every key of the zone, so that nothing can be lost.
+  bool ReadsWhole(const SeenCells& seen, int count, int top_k) const;
 
   int num_heads() const { return static_cast<int>(heads_.size()); }
   int64_t bytes() const;  // codes, means, hashes, outliers and flags
@@ -151,6 +157,17 @@ class CellLayer {
   std::pair<int64_t, int64_t> WindowsOf(int64_t begin, int64_t end) const;
   // Cells [first, first + count) of the zone: whether their keys are those that were encoded, and what that reads.
   bool Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const;
+  // What a search of a head's zone is asked, and attention without what is found. They point into `at`.
+  struct RowStarts {
+    const uint8_t *key, *value, *means;
+  };
+  RowStarts StartsOf(int head, const CellRows& rows) const;
+  SearchTask SearchOf(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
+                      const RowStarts& at) const;
+  host::AttentionTask AttentionOf(const float* queries, int count, const CellRows& rows, const RowStarts& at) const;
+  // Searches, and completes `attention` by what is found and what is dense.
+  void Search(int head, const SeenCells& seen, int top_k, SearchTask* task, host::AttentionTask* attention,
+              SearchOutput* found) const;
   void FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const;
 
   CellContext* const context_;

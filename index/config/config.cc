@@ -289,6 +289,7 @@ absl::Status Validate(const IndexConfig& config) {
   status = FirstError(CheckZones(config.zones, config.codec), CheckSearch("retrieval", config.search),
                       CheckFieldEnum("", "kv_store", config.kv_store, KvStore::kKeysValues));
   if (!status.ok()) return status;
+  if (!(config.gate >= 0 && config.gate <= 1)) return WrongField("retrieval", "gate", config.gate, " is not in [0, 1]");
   if (config.kv_store == KvStore::kNone && config.search.method == Method::kExact) {
     return WrongField("retrieval", "exact", "needs kv_store keys or keys_values");
   }

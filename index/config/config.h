@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "index/config/budget.h"
 #include "index/config/subspace_config.h"
+#include "index/layer_gate.h"
 #include "index/scorers/scorer.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec_traits.h"
@@ -106,6 +107,9 @@ struct IndexConfig {
   Zones zones;
   CodecConfig codec;
   SearchParams search;  // defaults of Retrieve; `search.coarse` is fixed for the index's life
+  // Share of attention that answers of a layer may lose before Attend attends it exactly (index/layer_gate.h), in
+  // [0, 1]; 0: any. Nothing is watched without a monitor, without stored values, under eviction and low-rank rows.
+  double gate = kGateBound;
   KvStore kv_store = KvStore::kKeys;
   std::optional<EvictionConfig> eviction;
   std::optional<SubspaceConfig> subspace;

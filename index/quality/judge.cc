@@ -15,21 +15,6 @@ namespace {
 
 constexpr int kLanes = 16;  // host::SumExp's
 
-// log sum e^x over x[0, n), n >= 1.
-double LogSumExp(const float* x, int64_t n) {
-  float low = 0, high = 0;
-  host::Range(x, static_cast<size_t>(n), &low, &high);
-  // In pieces, whose fp32 sums lose nothing that matters.
-  constexpr int64_t kPiece = 4096;
-  double sum = 0;
-  for (int64_t i = 0; i < n; i += kPiece) {
-    float lanes[kLanes] = {};
-    host::SumExp(x + i, static_cast<size_t>(std::min(kPiece, n - i)), 1.0f, high, lanes);
-    sum += std::accumulate(lanes, lanes + kLanes, 0.0);
-  }
-  return static_cast<double>(high) + std::log(sum);
-}
-
 // The queries that share a set, and their logits.
 struct Sharers {
   std::vector<const float*> logits;  // each [head.size]
@@ -96,6 +81,20 @@ double RecallOf(const std::vector<uint32_t>& exact, const std::vector<int32_t>& 
   return exact.empty() ? 1 : static_cast<double>(both) / static_cast<double>(exact.size());
 }
 
+// Of the exact set, less that of what was found.
+double LostOf(const QualitySample::Head& head, const Sharers& sharers, const std::vector<uint32_t>& exact,
+              const std::vector<int32_t>& found) {
+  double lost = 0;
+  for (size_t g = 0; g < sharers.logits.size(); ++g) {
+    const auto weight = [&](int64_t place) {
+      return std::exp(static_cast<double>(sharers.logits[g][place]) - sharers.full[g]);
+    };
+    for (const uint32_t key : exact) lost += weight(head.zone_begin + key);
+    for (const int32_t place : found) lost -= weight(place);
+  }
+  return lost / static_cast<double>(sharers.logits.size());
+}
+
 double MassOf(const QualitySample::Head& head, const Sharers& sharers, const std::vector<int32_t>& found) {
   double sum = 0;
   for (size_t g = 0; g < sharers.logits.size(); ++g) {
@@ -109,6 +108,20 @@ double MassOf(const QualitySample::Head& head, const Sharers& sharers, const std
 }
 
 }  // namespace
+
+double LogSumExp(const float* x, int64_t n) {
+  float low = 0, high = 0;
+  host::Range(x, static_cast<size_t>(n), &low, &high);
+  // In pieces, whose fp32 sums lose nothing that matters.
+  constexpr int64_t kPiece = 4096;
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    float lanes[kLanes] = {};
+    host::SumExp(x + i, static_cast<size_t>(std::min(kPiece, n - i)), 1.0f, high, lanes);
+    sum += std::accumulate(lanes, lanes + kLanes, 0.0);
+  }
+  return static_cast<double>(high) + std::log(sum);
+}
 
 std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParams& params, int group,
                               const std::vector<float>& logits) {
@@ -125,6 +138,7 @@ std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParam
     SetQuality& set = sets.emplace_back();
     set.recall = RecallOf(exact, found, head.zone_begin);
     set.attention_mass = MassOf(head, sharers, found);
+    set.lost = LostOf(head, sharers, exact, found);
     if (head.noise > 0) set.predicted_recall = PredictedRecall(head, params, sharers.logits, exact);
   }
   return sets;

@@ -25,8 +25,12 @@ namespace seine {
 struct SetQuality {
   double recall = 0;
   double attention_mass = 0;
+  double lost = 0;                         // attention mass of the exact set, less that of the set found
   std::optional<double> predicted_recall;  // absent where the codec predicts none
 };
+
+// log sum e^x over x[0, n), n >= 1.
+double LogSumExp(const float* x, int64_t n);
 
 // `logits` [group][head.size], scaled; `group`: query heads of the KV head. One SetQuality a set found. std::bad_alloc.
 std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParams& params, int group,

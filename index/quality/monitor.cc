@@ -51,7 +51,8 @@ void Count(const std::vector<HeadQuality>& heads, IndexCounts* counts) {
 
 }  // namespace
 
-QualityMonitor::QualityMonitor(const QualityOptions& options) : options_(options) {}
+QualityMonitor::QualityMonitor(const QualityOptions& options, SteppedBack stepped_back)
+    : options_(options), stepped_back_(std::move(stepped_back)) {}
 
 QualityMonitor::~QualityMonitor() {
   {
@@ -65,12 +66,29 @@ QualityMonitor::~QualityMonitor() {
 
 bool QualityMonitor::Chosen() const { return NextShare() < options_.sample; }
 
+bool QualityMonitor::WantedByGate(const SearchBatch& batch, size_t target) {
+  const SearchBatch::Target& of = batch.targets()[target];
+  std::deque<LayerGate>& gates = batch.context().gates;
+  if (gates.empty() || batch.params().mass_p > 0 || batch.PathOf(target) != Path::kIndex) return false;
+  return gates[of.item->layer].Due(of.layer().length());
+}
+
 void QualityMonitor::Sample(const SearchBatch& batch) noexcept {
   if (batch.context().config.kv_store == KvStore::kNone || batch.params().method == Method::kExact) return;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
-    if (!Chosen() || batch.PathOf(t) == Path::kDense || batch.targets()[t].item->positions != nullptr) continue;
+    if (batch.PathOf(t) == Path::kDense || batch.targets()[t].item->positions != nullptr) continue;
+    const bool of_gate = WantedByGate(batch, t);
+    if (!of_gate && !Chosen()) continue;
     try {
-      Add(SampleOf(batch, t));
+      if (of_gate) {
+        const int64_t turn = batch.context().gates[batch.targets()[t].item->layer].checks_due();
+        QualitySample sample =
+            SampleOf(batch, t, static_cast<int>(turn % batch.context().config.geometry.num_kv_heads));
+        sample.of_gate = true;
+        Add(std::move(sample));
+      } else {
+        Add(SampleOf(batch, t));
+      }
     } catch (const std::bad_alloc&) {
       Dropped(batch.context(), QualityDrop::kMemory);
     } catch (const std::system_error&) {  // no thread could be started
@@ -152,6 +170,7 @@ void QualityMonitor::CompareOne(const QualitySample& sample) {
   if (context.counts != nullptr) context.counts->QualityBusy(now - std::exchange(told_ns_, now));
   switch (compared) {
     case Compared::kDone:
+      if (sample.of_gate) return TellGate(sample, heads);
       if (context.own_counts != nullptr) Count(heads, context.own_counts.get());
       return;
     case Compared::kChanged:
@@ -162,6 +181,17 @@ void QualityMonitor::CompareOne(const QualitySample& sample) {
     case Compared::kStopped:
       return Dropped(context, QualityDrop::kGone);
   }
+}
+
+void QualityMonitor::TellGate(const QualitySample& sample, const std::vector<HeadQuality>& heads) {
+  double lost = 0;
+  int sets = 0;
+  for (const HeadQuality& head : heads) {
+    for (const SetQuality& set : head.sets) lost += set.lost, ++sets;
+  }
+  LayerGate& gate = sample.context->gates[sample.layer];
+  if (sets == 0 || !gate.Checked(lost / sets)) return;
+  if (stepped_back_) stepped_back_(sample.context->config.name, sample.layer, gate.Read().lost_then);
 }
 
 // Sleeps so long that what has run since the last rest is the share of a core.

@@ -10,8 +10,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -29,14 +31,18 @@ class QualityMonitor {
   static constexpr size_t kMostWaiting = 64;                // samples
   static constexpr int64_t kMostBytes = int64_t{16} << 20;  // of theirs
 
-  explicit QualityMonitor(const QualityOptions& options);
+  // A layer of an index attends exactly from now on, for its answers lost such a share of attention.
+  using SteppedBack = std::function<void(const std::string& index, int layer, double lost)>;
+
+  explicit QualityMonitor(const QualityOptions& options, SteppedBack stepped_back = {});
   ~QualityMonitor();  // what waits is not compared
   QualityMonitor(const QualityMonitor&) = delete;
   QualityMonitor& operator=(const QualityMonitor&) = delete;
 
-  // Samples the items of a batch that was searched; before Take and Unlock. Some nanoseconds an item that is not
-  // chosen. Items that are all dense, were searched exactly or gave their positions are passed over: there is nothing
-  // to compare. So are those of an index that keeps no keys. What finds no room is dropped and counted.
+  // Samples the items of a batch that was searched, by chance and as layers' gates ask; before Take and Unlock. Some
+  // nanoseconds an item that is not chosen. Items that are all dense, were searched exactly or gave their positions are
+  // passed over: there is nothing to compare. So are those of an index that keeps no keys. What finds no room is
+  // dropped and counted.
   void Sample(const SearchBatch& batch) noexcept;
 
   // Drops the samples of an index that goes; returns once none of them is looked at.
@@ -49,12 +55,15 @@ class QualityMonitor {
 
  private:
   bool Chosen() const;
+  static bool WantedByGate(const SearchBatch& batch, size_t target);
+  void TellGate(const QualitySample& sample, const std::vector<HeadQuality>& heads);
   void Add(QualitySample sample);
   void Work();
   void CompareOne(const QualitySample& sample);
   void Rest();
 
   const QualityOptions options_;
+  const SteppedBack stepped_back_;
   int64_t rested_at_ns_ = 0, told_ns_ = 0;  // of the thread's own time; the thread's alone
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -32,7 +32,7 @@ int64_t QualitySample::bytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-QualitySample SampleOf(const SearchBatch& batch, size_t target) {
+QualitySample SampleOf(const SearchBatch& batch, size_t target, std::optional<int> only_head) {
   const SearchBatch::Target& of = batch.targets()[target];
   const Geometry& g = batch.context().config.geometry;
   QualitySample sample;
@@ -43,6 +43,7 @@ QualitySample SampleOf(const SearchBatch& batch, size_t target) {
   sample.params = batch.params();
   sample.queries.assign(of.item->queries, of.item->queries + int64_t{g.num_q_heads} * g.head_dim);
   for (int h = 0; h < g.num_kv_heads; ++h) {
+    if (only_head && h != *only_head) continue;
     if (batch.Searched(target, h)) sample.heads.push_back(HeadOf(batch, target, h));
   }
   return sample;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "index/retrieval/search_batch.h"
@@ -32,12 +33,13 @@ struct QualitySample {
   SearchParams params;         // with which it was searched
   std::vector<float> queries;  // [num_q_heads, head_dim]
   std::vector<Head> heads;     // those that were searched
+  bool of_gate = false;        // taken for the layer's gate, and not by chance
 
   int64_t bytes() const;  // of what it points to
 };
 
-// A copy of one target of a batch that was searched; before Take and Unlock. std::bad_alloc.
-QualitySample SampleOf(const SearchBatch& batch, size_t target);
+// A copy of one target of a batch that was searched, or of one of its KV heads; before Take and Unlock. std::bad_alloc.
+QualitySample SampleOf(const SearchBatch& batch, size_t target, std::optional<int> only_head = std::nullopt);
 
 }  // namespace seine
 

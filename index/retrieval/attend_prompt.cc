@@ -38,7 +38,8 @@ absl::Status CheckPromptItem(const RetrieveItem& item, const AttentionParams& at
 absl::Status AttendPromptItem(const Context& context, const Layer& layer, const RetrieveItem& item, float scale,
                               const AttentionParams& attention, AttendAnswer* answer) {
   const Geometry& g = context.config.geometry;
-  const int64_t tokens = item.prompt_tokens, row = int64_t{g.num_q_heads} * g.head_dim;
+  const bool of_prompt = item.prompt_tokens > 0;
+  const int64_t tokens = of_prompt ? item.prompt_tokens : 1, row = int64_t{g.num_q_heads} * g.head_dim;
   const absl::StatusOr<ReadLock> lock = ReadLock::Of(layer);
   if (!lock.ok()) return lock.status();
   const int64_t length = layer.length();
@@ -74,11 +75,11 @@ absl::Status AttendPromptItem(const Context& context, const Layer& layer, const 
   batch.outputs = answer->output.data(), batch.output_strides = {0, row, g.head_dim};
   batch.log_sum_exp = answer->log_sum_exp.data();
   PromptParams params;
-  params.mass = attention.prompt_mass;
+  if (of_prompt) params.mass = attention.prompt_mass;
   const PromptCounts counts = AttendPromptBatch(batch, params, run);
   answer->num_tokens = length;
-  answer->prompt_tokens = tokens;
-  answer->path = counts.taken < counts.seen ? Path::kIndex : Path::kDense;
+  answer->prompt_tokens = item.prompt_tokens;
+  answer->path = !of_prompt ? Path::kGate : counts.taken < counts.seen ? Path::kIndex : Path::kDense;
   int64_t seen = 0;
   for (const std::vector<int64_t>& of_head : ends) seen = std::accumulate(of_head.begin(), of_head.end(), seen);
   const double share = counts.seen == 0 ? 1 : static_cast<double>(counts.taken) / static_cast<double>(counts.seen);

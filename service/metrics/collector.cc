@@ -165,6 +165,7 @@ void AddCounts(const Counts& counts, Families* out) {
 void Collector::IndexReading::AddGauges(const IndexReading& o) {
   sequences += o.sequences;
   tokens += o.tokens;
+  gate_layers += o.gate_layers;
   for (const auto& [tier, held] : o.bytes) bytes[tier] += held;
 }
 
@@ -174,6 +175,9 @@ void Collector::IndexReading::AddCounters(const IndexReading& o) {
   candidates += o.candidates;
   attended += o.attended;
   quality += o.quality;
+  gate_checks += o.gate_checks;
+  gate_lost += o.gate_lost;
+  gate_answers += o.gate_answers;
 }
 
 Collector::IndexReading Collector::Read(const Index& index) const {
@@ -181,6 +185,10 @@ Collector::IndexReading Collector::Read(const Index& index) const {
   const IndexStats stats = index.stats();
   out.sequences = stats.num_sequences;
   out.tokens = index.num_tokens();
+  out.gate_checks = stats.gate_checks;
+  out.gate_lost = stats.gate_lost;
+  out.gate_answers = stats.gate_answers;
+  out.gate_layers = static_cast<int64_t>(stats.gate_layers.size());
   out.bytes = {{core_.backend->codes_on_device() ? "device" : "codes", stats.code_bytes},
                {"store", stats.store_bytes - stats.subspace_bytes},
                {"subspace", stats.subspace_bytes},
@@ -279,6 +287,15 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
          [](const QualityReading& q) { return q.attention_mass; });
   shares("seine_quality_predicted_recall", "Recall that the index's profile predicts of each set compared.",
          [](const QualityReading& q) { return q.predicted_recall; });
+  out.Counter("seine_gate_checks_total", "Answers that layers' gates have compared with exact ones.");
+  each([](const IndexReading& i) { return i.gate_checks; });
+  out.Counter("seine_gate_lost_total", "Shares of attention that these answers lost, summed.");
+  for (const auto& [key, i] : indexes) out.Add(IndexLabels(key.tenant, key.name), i.gate_lost);
+  out.Counter("seine_gate_exact_answers_total",
+              "Answers of layers that attend exactly, for their codes lose too much.");
+  each([](const IndexReading& i) { return i.gate_answers; });
+  out.Gauge("seine_gate_exact_layers", "Layers that attend exactly now, for their codes lose too much.");
+  each([](const IndexReading& i) { return i.gate_layers; });
   out.Gauge("seine_quality_expected_recall",
             "Mean recall that the operator expects (quality.expected); 0: not stated.");
   out.Add({}, core_.options.expected_recall);

@@ -38,6 +38,8 @@ class Collector final : public prometheus::Collectable {
     HistogramReading steps;
     QualityReading quality;
     int64_t sequences = 0, tokens = 0, appended = 0, candidates = 0, attended = 0;
+    int64_t gate_checks = 0, gate_answers = 0, gate_layers = 0;
+    double gate_lost = 0;
     std::map<std::string, int64_t> bytes;  // by tier
     void AddGauges(const IndexReading& o);
     void AddCounters(const IndexReading& o);

@@ -197,7 +197,7 @@ class Stream:
         messages.Attention. Returns (append_errors, answers, attended, server_us, error, retained):
 
         append_errors: None or (code, message, field, reason, retry_delay), one an append. answers: one dict an item, none in a step
-        with attention, with the fields of messages.Answer: path ("index", "dense", "exact"), num_tokens, zone_begin,
+        with attention, with the fields of messages.Answer: path ("index", "dense", "exact", "gate"), num_tokens, zone_begin,
         zone_end, all_returned, positions int32 [sets, top_k], counts int32 [sets], scores float32 [sets, top_k] or
         None, dense_positions (a list of int32 arrays), error, codes_outgrown, masses float32 [sets] or None, capped.
         attended: one dict an item in a step with attention, with the fields of messages.Attended: path, num_tokens,

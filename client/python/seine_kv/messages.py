@@ -105,7 +105,8 @@ class Item:
 @dataclass
 class Answer:
     """What one item got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; where `path`
-    is "dense" all are, and the sets are empty. A set belongs to a KV head or a query head, as `scope` says."""
+    is "dense" all are, and the sets are empty; "exact": by exact scores; "gate": of attend, every token, for the layer's
+    codes lose too much. A set belongs to a KV head or a query head, as `scope` says."""
 
     path: str
     num_tokens: int

@@ -2,6 +2,7 @@
 // through everything that a program does to its cache.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -186,6 +187,25 @@ TEST(FewChosen, NoAnswerFromStaleCodes) {
   // Our exact attention and llama.cpp's kernel, which adds values up in fp16, agree.
   EXPECT_GT(ThePlugin().Number("mean_plain_error"), 0);
   EXPECT_LT(ThePlugin().Number("worst_plain_error"), .01) << ThePlugin().report();
+}
+
+// With few tokens chosen from few candidates, and a gate that lets nothing be lost. Run by itself.
+TEST(Gate, LayersThatLoseMuchAttendExactly) {
+  const Model model = MakeModel({.embedding = 256, .q_heads = 4, .kv_heads = 2});
+  Pair pair(model.get(), 2048, 2, false);
+  for (int i = 0; i < 5; ++i) pair.Decode({0, 1}, 200);
+  double worst = 0;
+  for (int i = 0; i < 150; ++i) worst = std::max(worst, pair.Decode({0, 1}, 1));
+  EXPECT_GT(worst, kSame);  // the first ones
+  EXPECT_GE(ThePlugin().Count("gate_checks"), 2 * 4) << ThePlugin().report();
+  EXPECT_GT(ThePlugin().Number("mean_lost"), 0) << ThePlugin().report();
+  // What they wrote goes, so that what is left to differ is the answers.
+  pair.Each([](llama_context* c) {
+    for (const llama_seq_id s : {0, 1}) llama_memory_seq_rm(llama_get_memory(c), s, 1000, -1);
+  });
+  const int64_t before = ThePlugin().Count("gate_answers");
+  for (int i = 0; i < 40; ++i) ASSERT_LT(pair.Decode({0, 1}, i % 3 + 1), kSame) << i << ThePlugin().report();
+  EXPECT_EQ(ThePlugin().Count("gate_answers") - before, 40 * 2) << ThePlugin().report();
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ static_assert(Shifted(v1::ROPE_STYLE_HALF_SPLIT, Rope::Style::kHalfSplit) &&
 static_assert(Shifted(v1::KV_STORE_NONE, KvStore::kNone) && Shifted(v1::KV_STORE_KEYS, KvStore::kKeys) &&
               Shifted(v1::KV_STORE_KEYS_VALUES, KvStore::kKeysValues));
 static_assert(Shifted(v1::PATH_INDEX, Path::kIndex) && Shifted(v1::PATH_DENSE, Path::kDense) &&
-              Shifted(v1::PATH_EXACT, Path::kExact));
+              Shifted(v1::PATH_EXACT, Path::kExact) && Shifted(v1::PATH_GATE, Path::kGate));
 
 absl::Status SearchFrom(const v1::RetrievalSettings& settings, absl::string_view prefix, SearchParams* search) {
   if (settings.has_top_k()) search->top_k = settings.top_k();
@@ -158,6 +158,7 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   const std::string centre = absl::StrCat(prefix, ".codec.centre"), store = absl::StrCat(prefix, ".kv_store");
   if (auto s = FromWire(spec.codec().centre(), v1::Centre_IsValid, centre, &config.codec.centre); !s.ok()) return s;
   if (auto s = SearchFrom(spec.retrieval(), prefix, &config.search); !s.ok()) return s;
+  if (spec.retrieval().has_gate()) config.gate = spec.retrieval().gate();
   if (config.search.coarse == Coarse::kCollision && spec.codec().centre() == 0) config.codec.centre = Centre::kNone;
   if (auto s = FromWire(spec.kv_store(), v1::KvStore_IsValid, store, &config.kv_store); !s.ok()) return s;
   config.memory_limit_bytes = spec.memory_limit_bytes();
@@ -221,6 +222,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   retrieval->set_scope(ToWire<v1::Scope>(config.search.scope));
   retrieval->set_gqa_reduce(ToWire<v1::GqaReduce>(config.search.reduce));
   retrieval->set_softmax_scale(config.search.softmax_scale);
+  retrieval->set_gate(config.gate);
   spec->set_kv_store(ToWire<v1::KvStore>(config.kv_store));
   spec->set_memory_limit_bytes(config.memory_limit_bytes);
   spec->set_model(config.model);

@@ -19,6 +19,15 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_queries_not_kept(stats.queries_not_kept);
   info->set_evictions(stats.evictions);
   info->set_evicted_tokens(stats.evicted_tokens);
+  v1::GateInfo* const gate = info->mutable_gate();
+  gate->set_checks(stats.gate_checks);
+  if (stats.gate_checks > 0) gate->set_mean_lost(stats.gate_lost / static_cast<double>(stats.gate_checks));
+  gate->set_exact_answers(stats.gate_answers);
+  for (const auto& [layer, lost] : stats.gate_layers) {
+    v1::GateInfo::Layer* const of_layer = gate->add_layers();
+    of_layer->set_layer(layer);
+    of_layer->set_lost(lost);
+  }
 }
 
 void ToProto(const SequenceInfo& sequence, const std::string& index_name, v1::SequenceInfo* info) {

@@ -3,6 +3,7 @@
 #define SEINE_TESTS_INDEX_QUALITY_LIVE_INDEX_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "index/counts/counts.h"
@@ -14,8 +15,9 @@ namespace seine::testing {
 inline constexpr int64_t kFilled = 900;  // tokens that most tests fill a sequence with
 
 struct LiveIndex {
-  explicit LiveIndex(const IndexConfig& config, QualityOptions options = {1, 1})
-      : monitor(std::make_shared<QualityMonitor>(options)) {
+  explicit LiveIndex(const IndexConfig& config, QualityOptions options = {1, 1},
+                     QualityMonitor::SteppedBack stepped_back = {})
+      : monitor(std::make_shared<QualityMonitor>(options, std::move(stepped_back))) {
     auto made = Index::Create(config, &backend, nullptr, counts, monitor);
     EXPECT_TRUE(made.ok()) << made.status();
     index = *std::move(made);

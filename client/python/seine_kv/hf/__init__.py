@@ -69,10 +69,12 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
                   budget + block tokens a head, in the index or in torch; torch keeps no cache
       block       tokens of a block, 2 to evict.interval (the default)
     How far an answer may be from exact attention:
-      gate        True: of each layer one answer in 256 (more at first) is attended exactly too, and Stats have the errors.
-                  A layer whose error is above gate_bound attends exactly from then on, which a GateWarning says once, and
-                  is tried again later with more tokens. Not with evict or low_rank, which approximate on purpose (False)
-      gate_bound  |output - exact| / |exact|, the mean of a layer's last checks (0.25)
+      gate        of each layer one answer in 256, more at first, is compared with what exact scores would have chosen, on
+                  an idle thread, and Stats have what is lost. A layer that loses more than gate_bound attends exactly from
+                  then on, which a GateWarning says once, and is tried again later. False: nothing is watched. With evict
+                  or low_rank, which approximate on purpose, nothing is either
+      gate_bound  share of a layer's attention on the exact top k that its answers may miss, the mean of its last checks
+                  (0.05)
     And:
       keep_cache  whether torch keeps keys and values too. None: where a server may fail, or rows are evicted or low-rank
                   (prompts attend all). False, and always with blocks: an error of the index is raised, for there is

@@ -201,27 +201,16 @@ class Batch:
                 if error.code in DOWN or not self.owner.keeps_cache:
                     raise
                 failures[r] = self._failed_row(r, error)
-        appends, items, gate = [], [], self.owner.gate
-        exact = gate.exact(layer)
+        appends, items = [], []
         for r in ready:
             row = self.rows[r]
             position, sets = tokens - 1 - row.padding, self._sets(row, layer)
             appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
-            items.append(Item(row.sequence, layer, queries[r][None] if exact else queries[r]))
+            items.append(Item(row.sequence, layer, queries[r]))
         if not ready:
             return outputs, failures
-        checked = None if exact else gate.due(layer, len(ready))
-        if checked is not None:  # a prompt of one token attends exactly
-            items.append(Item(items[checked].sequence, layer, items[checked].queries[None]))
-        step = self.owner.step(appends, items, logits, gate.widened(layer, self.owner.selector))
-        answers = [_of_one_token(answer) for answer in step.attended]
-        if exact:
-            gate.count_exact(layer, len(ready))
-        else:
-            gate.answered(layer, [answer.path for answer in answers[: len(ready)]])
-        if checked is not None and answers[checked].path == "index" and not (answers[checked].error or answers[-1].error):
-            gate.check(layer, answers[checked].output, answers[-1].output)
-        for r, error, answer in zip(ready, step.append_errors, answers):
+        step = self.owner.step(appends, items, logits)
+        for r, error, answer in zip(ready, step.append_errors, step.attended):
             if error is None:
                 self.rows[r].sent[layer] = tokens - self.rows[r].padding
                 self._count_dropped(self.rows[r], layer)
@@ -229,7 +218,7 @@ class Batch:
                 failures[r] = self._failed_row(r, error or answer.error)
                 continue
             outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
-            self._count(answer)
+            self._count(layer, answer)
             self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
         return outputs, failures
 
@@ -291,10 +280,12 @@ class Batch:
             mended[r, 0] = torch.from_numpy(output.copy()).to(mended)
         return mended
 
-    def _count(self, answer):
+    def _count(self, layer, answer):
         counts = self.owner.counts
         counts.rows += 1
         counts.paths[answer.path] += 1
+        if answer.path == "gate":
+            self.owner.stepped_back(layer)
         counts.attended_tokens += answer.attended_tokens / len(answer.log_sum_exp)
         counts.tail_rows += answer.tail
 
@@ -355,13 +346,6 @@ class Batch:
         self._send(r, layer, key, value, upto, begin)
         if self.rows[r].evicted_at.get(layer) != tokens:
             self._cut(r, layer, tokens, scale)
-
-
-def _of_one_token(answer):
-    """An answer to a prompt of one token as one to a step."""
-    if answer.error is None and answer.output.ndim == 3:
-        answer.output, answer.log_sum_exp = answer.output[0], answer.log_sum_exp[0]
-    return answer
 
 
 def _with_sinks(answer, sinks):

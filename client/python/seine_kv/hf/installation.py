@@ -17,11 +17,12 @@ from seine_kv.hf.attention import current, implementations, probe, text_config
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
-from seine_kv.hf.gate import BOUND, Gate
+from seine_kv.hf.gate import BOUND, GateWarning, bound_of, read_gate
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.models import base_of, served_layers
 from seine_kv.hf.prompts import Prompts
+from seine_kv.hf.rows import DOWN
 from seine_kv.hf.stats import Stats
 from seine_kv.index import profile_file
 from seine_kv.model import cache_name
@@ -55,7 +56,7 @@ class Installation:
         block=None,
         prompt="exact",
         prompt_mass=None,
-        gate=False,
+        gate=None,
         gate_bound=None,
         keep_cache=None,
         threads=0,
@@ -69,10 +70,7 @@ class Installation:
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
         self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
-        if gate and not whole:
-            raise ValueError("gate: with evict or low_rank answers differ from exact attention on purpose")
-        if gate_bound is not None and not gate:
-            raise ValueError("gate_bound: needs gate=True")
+        gate_bound = bound_of(gate, gate_bound, whole)
         if self.block is not None:
             if keep_cache:
                 raise ValueError("keep_cache: with prefill='blocks' torch cannot keep what is evicted")
@@ -89,6 +87,8 @@ class Installation:
             profile = self.client.add_profile(profile_file(profile))
         if local and low_rank is not None and low_rank.profile is not None:
             low_rank = replace(low_rank, profile=self.client.add_profile(profile_file(low_rank.profile)))
+        if gate_bound is not None:
+            retrieval = {**(retrieval or {}), "gate": gate_bound}
         self._settings = index_settings(
             model, served, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
         )
@@ -99,8 +99,8 @@ class Installation:
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
         self.tail, self.evict, self.num_layers = tail, evict, len(served)
-        self.gate = Gate((BOUND if gate_bound is None else gate_bound) if gate else None, served)
-        self._stats, self._stream = Stats(prompts=self.prompts.stats, gate=self.gate.stats), None
+        self._gate_bound, self._gate_told = BOUND if gate_bound is None else gate_bound, False
+        self._stats, self._stream = Stats(prompts=self.prompts.stats), None
         self._asked = None  # the Attention of the last step
         self._down_until, self._warned = None, False  # monotonic; None: up
         self._batches = weakref.WeakSet()
@@ -159,7 +159,13 @@ class Installation:
                 warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def stats(self):
-        """A copy of the counts since install."""
+        """A copy of the counts since install; the gate's are the index's, asked for now where it answers."""
+        if self.attached and self.available():
+            try:
+                self._stats.gate = read_gate(self.client.get_index(self.index), list(self.layers))
+            except SeineError as error:
+                if error.code not in (*DOWN, "NOT_FOUND"):
+                    raise
         return copy.deepcopy(self._stats)
 
     def retained(self, cache, layer, row=0):
@@ -230,6 +236,14 @@ class Installation:
     def succeeded(self):
         self._warned = False
 
+    def stepped_back(self, layer):
+        """A layer's answer was exact, for the index has found that its codes lose too much: warns once."""
+        if self._gate_told:
+            return
+        self._gate_told = True
+        text = f"layer {list(self.layers)[layer]} attends exactly from now on: its answers lose more than {self._gate_bound:g} of its attention"
+        warnings.warn(f"{text}; stats().gate has every layer", GateWarning, stacklevel=2)
+
     def create_sequence(self):
         """A new sequence; and the index first, where a server that has been started anew has none."""
         try:
@@ -240,14 +254,14 @@ class Installation:
         ensure_index(self.client, self.index, self._settings)
         return self.client.create_sequence(self.index)
 
-    def step(self, appends, items, logits, selector):
+    def step(self, appends, items, logits):
         """One Decode-stream step; returns its Step. logits: their scale and soft cap. SeineError where the whole step failed."""
         if self._stream is None:
             self._stream = self.client.decode_stream(self._timeout)
         begun = time.perf_counter()
         try:
             step = self._stream.step(
-                appends, items, self._attention(*logits), on_error="return", **selector
+                appends, items, self._attention(*logits), on_error="return", **self.selector
             )
         finally:
             self._stats.step_seconds += time.perf_counter() - begun

@@ -15,7 +15,7 @@ class Stats:
     rows: int = 0  # attended by Seine
     paths: Counter = field(
         default_factory=Counter
-    )  # of these, by the answer's path: "index", "dense" (all visible), "exact"
+    )  # of these, by the answer's path: "index", "dense" (all visible), "exact", "gate"
     attended_tokens: float = 0.0  # summed over these; each the mean of its query heads
     tail_rows: int = 0  # of these, with a tail
     dense_rows: int = 0  # attended by torch instead, for want of an answer
