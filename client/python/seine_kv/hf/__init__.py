@@ -93,7 +93,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
     try:
         register()
         installation.attach(NAME)
-        check_calls(model, installation.geometry, installation.layers)
+        check_calls(model, installation.geometry, installation.served)
     except BaseException:
         installation.close()
         raise

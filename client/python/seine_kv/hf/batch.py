@@ -27,6 +27,8 @@ class Batch:
         self.rows = [Row(owner, [0] * owner.num_layers) for _ in range(num_rows)]
         self.layers = weakref.WeakValueDictionary()  # number -> of the cache, where it leaves its rows to the index
         self._queries = {}  # layer -> QueryWindow, for evictions by call
+        self.reads_prompt = False  # whether the forward that is running has more than a token a row
+        self.shows_all = False  # whether its answer is to hold the keys and values of all tokens
 
     def __del__(self):
         self.leave()
@@ -159,18 +161,21 @@ class Batch:
                         rows[r, head, : len(positions)] = from_numpy(part, self.owner.dtype)
         return *both, counts
 
-    def step(self, layer, query, key, value, logits, dense, sinks=None):
+    def step(self, asking, query, key, value, logits, dense, sinks=None):
         """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]
 
-        key and value: of all tokens, or of the last where the others lie in the index. logits: their scale, or 0, and soft
-        cap, or 0. sinks: a logit a query head that counts in the softmax's sum alone (gpt-oss).
+        asking: the model's layer; one that shares another's keys and values appends nothing. key and value: of all tokens, or
+        of the last where the others lie in the index. logits: their scale, or 0, and soft cap, or 0. sinks: a logit a query
+        head that counts in the softmax's sum alone (gpt-oss).
         """
-        self._watch(layer, query, self.tokens(layer, key))
+        if asking in self.owner.sources:
+            layer = self.owner.layers[asking]
+            self._watch(layer, query, self.tokens(layer, key))
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}
         if self.owner.available():
             try:
-                outputs, failures = self._attend(layer, query, key, value, logits, sinks)
+                outputs, failures = self._attend(asking, query, key, value, logits, sinks)
             except SeineError as error:
                 if error.code not in DOWN or not self.owner.keeps_cache:
                     raise
@@ -184,8 +189,9 @@ class Batch:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _attend(self, layer, query, key, value, logits, sinks):
+    def _attend(self, asking, query, key, value, logits, sinks):
         """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
+        layer, writes = self.owner.layers[asking], asking in self.owner.sources
         tokens, dtype = self.tokens(layer, key), self.owner.dtype
         keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
         queries = to_numpy(query[:, :, 0])
@@ -195,34 +201,36 @@ class Batch:
                 outputs[r] = np.zeros(queries[r].shape, np.float32)  # padding, which sees nothing
                 continue
             try:
-                self._send(r, layer, key, value, tokens - 1, tokens - key.shape[2])
+                self._send(r, layer, key, value, tokens - writes, tokens - key.shape[2])
                 ready.append(r)
             except SeineError as error:
                 if error.code in DOWN or not self.owner.keeps_cache:
                     raise
                 failures[r] = self._failed_row(r, error)
         appends, items, gate = [], [], self.owner.gate
-        exact = gate.exact(layer)
+        exact = gate.exact(asking)
         for r in ready:
             row = self.rows[r]
             position, sets = tokens - 1 - row.padding, self._sets(row, layer)
-            appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
+            if writes:
+                appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
             items.append(Item(row.sequence, layer, queries[r][None] if exact else queries[r]))
         if not ready:
             return outputs, failures
-        checked = None if exact else gate.due(layer, len(ready))
+        checked = None if exact else gate.due(asking, len(ready))
         if checked is not None:  # a prompt of one token attends exactly
             items.append(Item(items[checked].sequence, layer, items[checked].queries[None]))
-        step = self.owner.step(appends, items, logits, gate.widened(layer, self.owner.selector))
+        step = self.owner.step(appends, items, logits, gate.widened(asking, self.owner.selector))
         answers = [_of_one_token(answer) for answer in step.attended]
         if exact:
-            gate.count_exact(layer, len(ready))
+            gate.count_exact(asking, len(ready))
         else:
-            gate.answered(layer, [answer.path for answer in answers[: len(ready)]])
+            gate.answered(asking, [answer.path for answer in answers[: len(ready)]])
         if checked is not None and answers[checked].path == "index" and not (answers[checked].error or answers[-1].error):
-            gate.check(layer, answers[checked].output, answers[-1].output)
-        for r, error, answer in zip(ready, step.append_errors, answers):
-            if error is None:
+            gate.check(asking, answers[checked].output, answers[-1].output)
+        errors = step.append_errors if writes else [None] * len(ready)
+        for r, error, answer in zip(ready, errors, answers):
+            if writes and error is None:
                 self.rows[r].sent[layer] = tokens - self.rows[r].padding
                 self._count_dropped(self.rows[r], layer)
             if error is not None or answer.error is not None:
@@ -230,7 +238,8 @@ class Batch:
                 continue
             outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
             self._count(answer)
-            self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
+            if writes:
+                self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
         return outputs, failures
 
     def _send(self, r, layer, key, value, upto, begin=0, query=None):

@@ -28,7 +28,7 @@ class SeineCache(DynamicCache):
 
     def follow(self, batch):
         """Makes `batch` that of the cache. Where its owner keeps no rows in torch, the cache's layers leave them to it."""
-        self.batch, served = batch, batch.owner.layers
+        self.batch, served = batch, batch.owner.sources
         while len(self.layers) <= max(served):  # transformers adds a layer when it is first written
             self.layers.append(DynamicLayer())
         for layer in map(self.layers.__getitem__, served):
@@ -60,7 +60,7 @@ class SeineCache(DynamicCache):
 
     def _served(self):
         """The layers that the index has rows of."""
-        return [self.layers[layer] for layer in self.batch.owner.layers] if self.batch is not None else ()
+        return [self.layers[layer] for layer in self.batch.owner.sources] if self.batch is not None else ()
 
     def __deepcopy__(self, memo):
         self.settle()
@@ -177,7 +177,7 @@ class IndexLayer(DynamicLayer):
         past, new, owner = self.length, key_states.shape[-2], self.batch.owner
         if past and self.pending is None and not owner.attached:
             raise RuntimeError("cache: its keys and values lay in an index that has been uninstalled, and are lost")
-        new_alone = new == 1 or past == 0 or owner.block is not None
+        new_alone = (new == 1 and not self.batch.shows_all) or past == 0 or owner.block is not None
         before = self.pending if self.pending is not None or new_alone else self._held()
         self.length, self.pending = past + new, None
         if before is None:

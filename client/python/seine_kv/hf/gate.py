@@ -50,13 +50,13 @@ class _Layer:
 
 
 class Gate:
-    """bound: of a layer's mean error; None: nothing is checked. names: the model's layer of each of the index's."""
+    """bound: of a layer's mean error; None: nothing is checked. layers: of the model, which are served."""
 
-    def __init__(self, bound, names):
+    def __init__(self, bound, layers):
         if bound is not None and not bound > 0:
             raise ValueError(f"gate_bound: must be above 0, not {bound}")
-        self._bound, self._names = bound, names
-        self._layers = [_Layer() for _ in names] if bound is not None else []
+        self._bound = bound
+        self._layers = {layer: _Layer() for layer in layers} if bound is not None else {}
         self._warned = False
         self.stats = GateStats()
 
@@ -70,7 +70,7 @@ class Gate:
         self.stats.exact_rows += rows
         state.exact_left = max(0, state.exact_left - rows)
         if not state.exact_left:
-            self.stats.exact_layers.pop(self._names[layer], None)
+            self.stats.exact_layers.pop(layer, None)
 
     def widened(self, layer, selector):
         """The selector of a layer that was tried again: twice the tokens for each time that it failed."""
@@ -107,10 +107,9 @@ class Gate:
         mean = sum(state.errors) / len(state.errors)
         if len(state.errors) < 4 or mean <= self._bound:
             return
-        name = self._names[layer]
-        stats.exact_layers[name] = mean
+        stats.exact_layers[layer] = mean
         self._layers[layer] = _Layer(exact_left=PAUSE, tries=min(state.tries + 1, 4))
         if not self._warned:
-            text = f"layer {name} attends exactly from now on: its answers differ from exact attention by {mean:.2f}, above {self._bound:g}"
+            text = f"layer {layer} attends exactly from now on: its answers differ from exact attention by {mean:.2f}, above {self._bound:g}"
             warnings.warn(f"{text}; stats().gate has every layer", GateWarning, stacklevel=2)
         self._warned = True

@@ -62,11 +62,15 @@ class Installation:
         timeout=10.0,
         retry=5.0,
     ):
-        served, self.left = served_layers(model)  # left: layer -> why it keeps its own attention
-        self.layers = {layer: number for number, layer in enumerate(served)}  # of the model -> of the index
+        self.served, self.left = served_layers(model)  # left: layer -> why it keeps its own attention
+        self.sources = {layer: number for number, layer in enumerate(sorted(set(self.served.values())))}  # with a cache
+        self.layers = {layer: self.sources[source] for layer, source in self.served.items()}  # of the model -> of the index
         self._timeout, self._retry, self._made = timeout, retry, MadeHere()
         local = endpoint is None
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
+        for layer, source in self.served.items() if self.block is not None else ():
+            if layer != source:
+                raise ValueError(f"prefill: layer {layer} attends what layer {source} holds, which a block has cut back by then")
         self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
         if gate and not whole:
@@ -90,7 +94,7 @@ class Installation:
         if local and low_rank is not None and low_rank.profile is not None:
             low_rank = replace(low_rank, profile=self.client.add_profile(profile_file(low_rank.profile)))
         self._settings = index_settings(
-            model, served, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
+            model, list(self.sources), profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
         )
         self.dtype = getattr(torch, self._settings["dtype"])
         self._token_bytes = token_bytes(self._settings, model.dtype)
@@ -98,8 +102,8 @@ class Installation:
         self.selector = dict(selector or {})
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
-        self.tail, self.evict, self.num_layers = tail, evict, len(served)
-        self.gate = Gate((BOUND if gate_bound is None else gate_bound) if gate else None, served)
+        self.tail, self.evict, self.num_layers = tail, evict, len(self.sources)
+        self.gate = Gate((BOUND if gate_bound is None else gate_bound) if gate else None, self.served)
         self._stats, self._stream = Stats(prompts=self.prompts.stats, gate=self.gate.stats), None
         self._asked = None  # the Attention of the last step
         self._down_until, self._warned = None, False  # monotonic; None: up
@@ -324,6 +328,7 @@ class Installation:
             cache.follow(Batch(self, inputs.shape[0]))
         cache.settle()
         cache.batch.set_padding(kwargs.get("attention_mask"))
+        cache.batch.shows_all = bool(kwargs.get("return_shared_kv_states"))
         current.set(cache.batch)
         self._cache = cache
         return args, kwargs

@@ -75,17 +75,17 @@ def test_a_gate_that_cannot_be_is_refused(model, settings, said):
 
 def test_a_layer_is_tried_again_with_more_tokens():
     gate, one = Gate(0.1, [4, 9]), torch.ones(2, 3).numpy()
-    gate.answered(1, ["index"])
+    gate.answered(9, ["index"])
     with pytest.warns(hf.GateWarning, match="layer 9"):
         for _ in range(4):
-            gate.check(1, 2 * one, one)
-    assert gate.exact(1) and not gate.exact(0) and gate.stats.exact_layers == {9: 1.0}
-    assert gate.due(1, 5) is None and gate.widened(0, {"top_k": 10}) == {"top_k": 10}
-    gate.count_exact(1, PAUSE)
-    assert not gate.exact(1) and not gate.stats.exact_layers
-    assert gate.widened(1, {"top_k": 10}) == {"top_k": 20} and gate.widened(1, {"mass_p": (0.9, 1, 9)}) == {"mass_p": (0.9, 1, 9)}
-    gate.answered(1, ["index"])
-    assert gate.due(1, 1) == 0  # the first behind it that comes from the codes is watched at once
+            gate.check(9, 2 * one, one)
+    assert gate.exact(9) and not gate.exact(4) and gate.stats.exact_layers == {9: 1.0}
+    assert gate.due(9, 5) is None and gate.widened(4, {"top_k": 10}) == {"top_k": 10}
+    gate.count_exact(9, PAUSE)
+    assert not gate.exact(9) and not gate.stats.exact_layers
+    assert gate.widened(9, {"top_k": 10}) == {"top_k": 20} and gate.widened(9, {"mass_p": (0.9, 1, 9)}) == {"mass_p": (0.9, 1, 9)}
+    gate.answered(9, ["index"])
+    assert gate.due(9, 1) == 0  # the first behind it that comes from the codes is watched at once
 
 
 def test_checks_take_turns_over_layers():
