@@ -204,9 +204,12 @@ class IndexLayer(DynamicLayer):
         self.pending, self.length, self.kept, self.is_initialized = None, 0, 0, False
 
     def crop(self, tokens_to_remove):
-        """Negative: so many tokens less. Else the length that is left, as transformers before 5.24 has it."""
-        kept = self.length + tokens_to_remove if tokens_to_remove <= 0 else tokens_to_remove
-        self.length = min(self.length, max(kept, 0))
+        """As the version of transformers at hand crops: some read 0 or more as the length that is left, some give a tensor."""
+        like = DynamicLayer()
+        like.keys = like.values = torch.empty(1, 1, self.length, 1, device="meta")
+        like.is_initialized = True
+        like.crop(tokens_to_remove)
+        self.length = like.keys.shape[-2]
         self.kept = min(self.kept, self.length)
         self._change(lambda rows: rows[..., : self.length, :])
 
