@@ -162,6 +162,8 @@ def _check_cache(model, cache, served):
         layer = cache.layers[number]
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):  # a window that binds was found before
             raise _refused(model, number, f"caches in a {type(layer).__name__}")
+        if layer.get_seq_length() == 0:
+            raise _refused(model, number, "keeps no keys and values of its own")
 
 
 def _check_shapes(model, number, query, key, value, geometry):

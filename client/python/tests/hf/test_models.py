@@ -352,6 +352,17 @@ def test_layers_that_differ_in_heads_are_refused():
         hf.install(model, threads=1, **EVERYTHING)
 
 
+def test_sharing_that_the_config_does_not_state_is_refused():
+    model = make_gemma4()
+    model.config.num_kv_shared_layers = 0
+    with pytest.raises(ValueError, match="^Gemma4ForCausalLM: layer 5 keeps no keys and values of its own; "):
+        hf.install(model, threads=1)
+    model = make_gemma4(num_hidden_layers=8, layer_types=[SLIDING, FULL] * 4, global_head_dim=64)
+    model.config.layer_types = [SLIDING, FULL] * 2 + [SLIDING, SLIDING, SLIDING, FULL]
+    with pytest.raises(ValueError, match="^Gemma4ForCausalLM: layer 7 attends other keys than those of layer 3; "):
+        hf.install(model, threads=1)
+
+
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("last", [1, 5])
 def test_sharing_layers_that_are_asked_a_prompts_last_tokens_alone(last, gradients):
