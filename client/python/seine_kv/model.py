@@ -125,6 +125,15 @@ def full_layers(config):
     return [layer for layer, kind in enumerate(kinds) if kind == FULL]
 
 
+def sharing_layers(config):
+    """{layer: the layer whose keys and values it attends} of a text config's layers that have none of their own (Gemma 3n and
+    4): the last ones, which share those of the last layer of their kind before them."""
+    kinds = getattr(config, "layer_types", None) or [FULL] * config.num_hidden_layers
+    first = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
+    own = list(enumerate(kinds))[:first]
+    return {layer: max(n for n, kind in own if kind == kinds[layer]) for layer in range(first, config.num_hidden_layers)}
+
+
 def turn_alike(config):
     """Whether the layers that attend all positions are known to turn as stated_rope says: where there are no others and none
     goes without RoPE, or the config states RoPE by their kind."""

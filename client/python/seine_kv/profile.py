@@ -28,6 +28,7 @@ from seine_kv.model import (
     check_output,
     full_layers,
     read_text,
+    sharing_layers,
     turn_alike,
 )
 from seine_kv.moments import WINDOW, LayerMoments
@@ -108,7 +109,8 @@ class Measurer:
     def __init__(self, model, sink):
         self.model, self.sink = model, sink
         self.style = model.rope_style()
-        self.measured = full_layers(model.text_config)  # layers of the model; the file counts them from 0
+        shared = sharing_layers(model.text_config)  # that have no keys of their own
+        self.measured = [layer for layer in full_layers(model.text_config) if layer not in shared]  # the file counts from 0
         self.left = set(range(model.text_config.num_hidden_layers)) - set(self.measured)
         self.layers = {}  # layer -> LayerMoments
         self.geometry = None  # (query heads, KV heads, head_dim)

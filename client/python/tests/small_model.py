@@ -3,7 +3,7 @@ transformers; without them a test fails rather than pass unseen."""
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from seine_kv import hf
 from seine_kv.model import cache_name
@@ -28,6 +28,36 @@ def make_model(seed=0, **geometry):
         **shape,
     )
     return LlamaForCausalLM(config).eval()
+
+
+# Gemma 4's shape: heads of 512 in the layers of full attention, 1, 3 and 5, and of 64 in those that slide. The last two layers
+# share the keys and values of the two before. Tied embeddings would have a tiny model say one token for ever.
+GEMMA4 = {
+    "vocab_size": VOCABULARY,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size": 128,
+    "hidden_size_per_layer_input": 16,
+    "intermediate_size": 64,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "global_head_dim": 512,
+    "sliding_window": 8,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+    "initializer_range": 0.3,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def make_gemma4(**settings):
+    torch.manual_seed(3)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma4_text", **{**GEMMA4, **settings})).eval()
 
 
 def prompt(rows=1, tokens=PROMPT, seed=1):

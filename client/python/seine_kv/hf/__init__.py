@@ -84,7 +84,8 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       retry       seconds from a failure of the server to the next attempt (5)
 
     Layers that attend all positions are served: all of most models. Layers with a window, in chunks or without attention keep
-    their own attention and cache; Installation.layers and .left say which are which. Sinks are honoured.
+    their own attention and cache; Installation.layers and .left say which are which. Sinks are honoured. A layer that shares an
+    earlier one's keys and values (Gemma 3n and 4) asks that one's sequence; then without prefill="blocks".
 
     ValueError: the model is none that can be served (its layer and the reason), or the index that exists has other settings
     (each that differs). SeineError: the server's.
@@ -95,7 +96,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
     try:
         register()
         installation.attach(NAME)
-        check_calls(model, installation.geometry, installation.layers)
+        check_calls(model, installation.geometry, installation.served)
     except BaseException:
         installation.close()
         raise

@@ -75,17 +75,21 @@ def seine_attention_forward(module, query, key, value, attention_mask, dropout=0
     batch = current.get()
     if batch is None or not serves(module, batch.owner.text) or module.layer_idx not in batch.owner.layers:
         return dense(), None
-    number, sinks = batch.owner.layers[module.layer_idx], kwargs.get("s_aux")
+    layer, sinks = module.layer_idx, kwargs.get("s_aux")
+    number = batch.owner.layers[layer]
     softcap = kwargs.get("softcap") or 0.0
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None and not (name == "sliding_window" and never_binds(batch.owner.text, kwargs[name])):
             raise ValueError(f"{type(module).__name__} attends with {name}, which Seine does not know")
-    if query.shape[2] > 1 and batch.owner.block is not None:
+    if layer in batch.owner.sources:
+        batch.reads_prompt = query.shape[2] > 1  # of layers that share, transformers may ask a prompt's last token alone
+    if batch.reads_prompt and batch.owner.block is not None:
         return batch.block(number, query, key, value, scaling, attend_prompt), None
-    if query.shape[2] > 1:
-        batch.prefill(number, query, key, value, scaling)
+    if batch.reads_prompt:
+        if layer in batch.owner.sources:
+            batch.prefill(number, query, key, value, scaling)
         return attend_prompt(query, key, value, attention_mask), None
-    return batch.step(number, query, key, value, (scaling or 0.0, softcap), dense, sinks), None
+    return batch.step(layer, query, key, value, (scaling or 0.0, softcap), dense, sinks), None
 
 
 def never_binds(text, window):
@@ -94,17 +98,20 @@ def never_binds(text, window):
 
 
 def plain_attention(module, query, key, value, mask, scaling=None, dropout=0.0, **kwargs):
-    """Attention as without Seine, [rows, n, query heads, head_dim]: torch's own, or the model's where torch's knows less."""
-    if all(kwargs.get(name) is None for name in OF_THE_MODEL):
+    """Attention as without Seine, [rows, n, query heads, head_dim]: torch's own, or the model's where torch's knows less.
+    Without a mask the queries are of the last places: torch's own takes them for the first."""
+    tokens, places = query.shape[2], key.shape[2]
+    of_torch = all(kwargs.get(name) is None for name in OF_THE_MODEL)
+    causal = kwargs.get("is_causal") in (None, True) and getattr(module, "is_causal", True)
+    if mask is None and tokens > 1 and (not of_torch or causal and tokens < places):
+        mask = torch.ones(tokens, places, dtype=torch.bool, device=query.device).tril(places - tokens)[None, None]
+    if of_torch:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         return sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, scaling=scaling, **kwargs)[0]
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
         raise ValueError(f"{type(module).__name__} has no attention of its own that knows its sinks or cap")
-    tokens, places = query.shape[2], key.shape[2]
-    if mask is None and tokens > 1:
-        mask = torch.ones(tokens, places, dtype=torch.bool, device=query.device).tril(places - tokens)[None, None]
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(~mask, torch.finfo(query.dtype).min)
     return eager(module, query, key, value, mask, scaling=scaling, dropout=dropout, **kwargs)[0]

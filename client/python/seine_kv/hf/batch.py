@@ -27,6 +27,8 @@ class Batch:
         self.rows = [Row(owner, [0] * owner.num_layers) for _ in range(num_rows)]
         self.layers = weakref.WeakValueDictionary()  # number -> of the cache, where it leaves its rows to the index
         self._queries = {}  # layer -> QueryWindow, for evictions by call
+        self.reads_prompt = False  # whether the forward that is running has more than a token a row
+        self.shows_all = False  # whether its answer is to hold the keys and values of all tokens
 
     def __del__(self):
         self.leave()
@@ -159,18 +161,21 @@ class Batch:
                         rows[r, head, : len(positions)] = from_numpy(part, self.owner.dtype)
         return *both, counts
 
-    def step(self, layer, query, key, value, logits, dense, sinks=None):
+    def step(self, asking, query, key, value, logits, dense, sinks=None):
         """Attention's output for the last token of each row, Seine's or dense(rows)'s. [rows, 1, query heads, head_dim]
 
-        key and value: of all tokens, or of the last where the others lie in the index. logits: their scale, or 0, and soft
-        cap, or 0. sinks: a logit a query head that counts in the softmax's sum alone (gpt-oss).
+        asking: the model's layer; one that shares another's keys and values appends nothing. key and value: of all tokens, or
+        of the last where the others lie in the index. logits: their scale, or 0, and soft cap, or 0. sinks: a logit a query
+        head that counts in the softmax's sum alone (gpt-oss).
         """
-        self._watch(layer, query, self.tokens(layer, key))
+        if asking in self.owner.sources:
+            layer = self.owner.layers[asking]
+            self._watch(layer, query, self.tokens(layer, key))
         failures = dict.fromkeys(range(len(self.rows)), "UNAVAILABLE")
         outputs = {}
         if self.owner.available():
             try:
-                outputs, failures = self._attend(layer, query, key, value, logits, sinks)
+                outputs, failures = self._attend(asking, query, key, value, logits, sinks)
             except SeineError as error:
                 if error.code not in DOWN or not self.owner.keeps_cache:
                     raise
@@ -184,8 +189,9 @@ class Batch:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _attend(self, layer, query, key, value, logits, sinks):
+    def _attend(self, asking, query, key, value, logits, sinks):
         """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
+        layer, writes = self.owner.layers[asking], asking in self.owner.sources
         tokens, dtype = self.tokens(layer, key), self.owner.dtype
         keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
         queries = to_numpy(query[:, :, 0])
@@ -195,7 +201,7 @@ class Batch:
                 outputs[r] = np.zeros(queries[r].shape, np.float32)  # padding, which sees nothing
                 continue
             try:
-                self._send(r, layer, key, value, tokens - 1, tokens - key.shape[2])
+                self._send(r, layer, key, value, tokens - writes, tokens - key.shape[2])
                 ready.append(r)
             except SeineError as error:
                 if error.code in DOWN or not self.owner.keeps_cache:
@@ -205,21 +211,24 @@ class Batch:
         for r in ready:
             row = self.rows[r]
             position, sets = tokens - 1 - row.padding, self._sets(row, layer)
-            appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
+            if writes:
+                appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
             items.append(Item(row.sequence, layer, queries[r]))
         if not ready:
             return outputs, failures
         step = self.owner.step(appends, items, logits)
-        for r, error, answer in zip(ready, step.append_errors, step.attended):
-            if error is None:
+        errors = step.append_errors if writes else [None] * len(ready)
+        for r, error, answer in zip(ready, errors, step.attended):
+            if writes and error is None:
                 self.rows[r].sent[layer] = tokens - self.rows[r].padding
                 self._count_dropped(self.rows[r], layer)
             if error is not None or answer.error is not None:
                 failures[r] = self._failed_row(r, error or answer.error)
                 continue
             outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
-            self._count(layer, answer)
-            self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
+            self._count(asking, answer)
+            if writes:
+                self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
         return outputs, failures
 
     def _send(self, r, layer, key, value, upto, begin=0, query=None):

@@ -28,7 +28,7 @@ class SeineCache(DynamicCache):
 
     def follow(self, batch):
         """Makes `batch` that of the cache. Where its owner keeps no rows in torch, the cache's layers leave them to it."""
-        self.batch, served = batch, batch.owner.layers
+        self.batch, served = batch, batch.owner.sources
         while len(self.layers) <= max(served):  # transformers adds a layer when it is first written
             self.layers.append(DynamicLayer())
         for layer in map(self.layers.__getitem__, served):
@@ -60,7 +60,7 @@ class SeineCache(DynamicCache):
 
     def _served(self):
         """The layers that the index has rows of."""
-        return [self.layers[layer] for layer in self.batch.owner.layers] if self.batch is not None else ()
+        return [self.layers[layer] for layer in self.batch.owner.sources] if self.batch is not None else ()
 
     def __deepcopy__(self, memo):
         self.settle()
@@ -177,7 +177,7 @@ class IndexLayer(DynamicLayer):
         past, new, owner = self.length, key_states.shape[-2], self.batch.owner
         if past and self.pending is None and not owner.attached:
             raise RuntimeError("cache: its keys and values lay in an index that has been uninstalled, and are lost")
-        new_alone = new == 1 or past == 0 or owner.block is not None
+        new_alone = (new == 1 and not self.batch.shows_all) or past == 0 or owner.block is not None
         before = self.pending if self.pending is not None or new_alone else self._held()
         self.length, self.pending = past + new, None
         if before is None:
@@ -204,9 +204,12 @@ class IndexLayer(DynamicLayer):
         self.pending, self.length, self.kept, self.is_initialized = None, 0, 0, False
 
     def crop(self, tokens_to_remove):
-        """Negative: so many tokens less. Else the length that is left, as transformers before 5.24 has it."""
-        kept = self.length + tokens_to_remove if tokens_to_remove <= 0 else tokens_to_remove
-        self.length = min(self.length, max(kept, 0))
+        """As the version of transformers at hand crops: some read 0 or more as the length that is left, some give a tensor."""
+        like = DynamicLayer()
+        like.keys = like.values = torch.empty(1, 1, self.length, 1, device="meta")
+        like.is_initialized = True
+        like.crop(tokens_to_remove)
+        self.length = like.keys.shape[-2]
         self.kept = min(self.kept, self.length)
         self._change(lambda rows: rows[..., : self.length, :])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from seine_kv.client import SeineError
 from seine_kv.hf.attention import text_config
 from seine_kv.hf.eviction import ALL_DENSE
+from seine_kv.hf.models import heads_of
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import rope_style, stated_rope, turn_alike
 
@@ -16,15 +17,15 @@ ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server
 
 
 def geometry_of(model, served):
-    """num_layers, num_q_heads, num_kv_heads, head_dim, dtype of the layers served, and rope where it can be stated: where
-    all layers turn alike, or the config says how those that attend all do."""
+    """num_layers, num_q_heads, num_kv_heads, head_dim, dtype of the layers served, which have keys and values of their own, and
+    rope where it can be stated: where all layers turn alike, or the config says how those that attend all do."""
     config = text_config(model)
-    q_heads = config.num_attention_heads
+    q_heads, kv_heads, head_dim = heads_of(config, served[0])
     geometry = {
         "num_layers": len(served),
         "num_q_heads": q_heads,
-        "num_kv_heads": getattr(config, "num_key_value_heads", None) or q_heads,
-        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // q_heads,
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim,
         "dtype": dtype_name(model.dtype),
     }
     rope, style = stated_rope(config), rope_style(model)

@@ -63,11 +63,15 @@ class Installation:
         timeout=10.0,
         retry=5.0,
     ):
-        served, self.left = served_layers(model)  # left: layer -> why it keeps its own attention
-        self.layers = {layer: number for number, layer in enumerate(served)}  # of the model -> of the index
+        self.served, self.left = served_layers(model)  # left: layer -> why it keeps its own attention
+        self.sources = {layer: number for number, layer in enumerate(sorted(set(self.served.values())))}  # with a cache
+        self.layers = {layer: self.sources[source] for layer, source in self.served.items()}  # of the model -> of the index
         self._timeout, self._retry, self._made = timeout, retry, MadeHere()
         local = endpoint is None
         self.block = block_size(prefill, block, evict)  # tokens; None: prompts attend all that came before
+        for layer, source in self.served.items() if self.block is not None else ():
+            if layer != source:
+                raise ValueError(f"prefill: layer {layer} attends what layer {source} holds, which a block has cut back by then")
         self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
         gate_bound = bound_of(gate, gate_bound, whole)
@@ -90,7 +94,7 @@ class Installation:
         if gate_bound is not None:
             retrieval = {**(retrieval or {}), "gate": gate_bound}
         self._settings = index_settings(
-            model, served, profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
+            model, list(self.sources), profile, zones, codec, retrieval, evict, low_rank, memory_limit_bytes, dtype
         )
         self.dtype = getattr(torch, self._settings["dtype"])
         self._token_bytes = token_bytes(self._settings, model.dtype)
@@ -98,7 +102,7 @@ class Installation:
         self.selector = dict(selector or {})
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
-        self.tail, self.evict, self.num_layers = tail, evict, len(served)
+        self.tail, self.evict, self.num_layers = tail, evict, len(self.sources)
         self._gate_bound, self._gate_told = BOUND if gate_bound is None else gate_bound, False
         self._stats, self._stream = Stats(prompts=self.prompts.stats), None
         self._asked = None  # the Attention of the last step
@@ -162,7 +166,7 @@ class Installation:
         """A copy of the counts since install; the gate's are the index's, asked for now where it answers."""
         if self.attached and self.available():
             try:
-                self._stats.gate = read_gate(self.client.get_index(self.index), list(self.layers))
+                self._stats.gate = read_gate(self.client.get_index(self.index), list(self.sources))
             except SeineError as error:
                 if error.code not in (*DOWN, "NOT_FOUND"):
                     raise
@@ -237,11 +241,11 @@ class Installation:
         self._warned = False
 
     def stepped_back(self, layer):
-        """A layer's answer was exact, for the index has found that its codes lose too much: warns once."""
+        """An answer of a layer of the model was exact, for the index has found that its codes lose too much: warns once."""
         if self._gate_told:
             return
         self._gate_told = True
-        text = f"layer {list(self.layers)[layer]} attends exactly from now on: its answers lose more than {self._gate_bound:g} of its attention"
+        text = f"layer {layer} attends exactly from now on: its answers lose more than {self._gate_bound:g} of its attention"
         warnings.warn(f"{text}; stats().gate has every layer", GateWarning, stacklevel=2)
 
     def create_sequence(self):
@@ -338,6 +342,7 @@ class Installation:
             cache.follow(Batch(self, inputs.shape[0]))
         cache.settle()
         cache.batch.set_padding(kwargs.get("attention_mask"))
+        cache.batch.shows_all = bool(kwargs.get("return_shared_kv_states"))
         current.set(cache.batch)
         self._cache = cache
         return args, kwargs

@@ -67,8 +67,8 @@ class Prompts:
         """Attention's output [rows, tokens, query heads, head_dim] in the query's dtype; None: torch must do it, which is
         counted. query: [rows, query heads, tokens, head_dim]; key, value: [rows, KV heads, places, head_dim]; mask: bool
         [rows or 1, query heads or 1, tokens, places], True where a token sees a place, the same for all query heads of a KV
-        head; None: causal where `causal`, else all see all. scale: None, 1 / sqrt(head_dim). sinks: a logit a query head
-        that counts in the softmax's sum alone. softcap: of the logits; 0: none."""
+        head; None: where `causal`, as tokens of the last places see, else all see all. scale: None, 1 / sqrt(head_dim).
+        sinks: a logit a query head that counts in the softmax's sum alone. softcap: of the logits; 0: none."""
         tokens = query.shape[0] * query.shape[2]
         why = self._obstacle(query, key, value, mask, causal, dropout)
         if why is not None:
@@ -110,7 +110,7 @@ class Prompts:
         if key.dtype not in (torch.float32, torch.float16, torch.bfloat16) or value.dtype != key.dtype:
             return "dtype"
         if mask is None:
-            return None if causal and query.shape[2] == key.shape[2] else "no mask"
+            return None if causal else "no mask"
         return None if mask.dtype == torch.bool and mask.dim() == 4 else "a mask that weighs"
 
     def _seen(self, query, key, mask):

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from conftest import start
-from small_model import EVERYTHING, PROMPT, ZONES, assert_all_served, decode, generate, make_model, prompt
+from small_model import EVERYTHING, PROMPT, ZONES, assert_all_served, decode, generate, make_gemma4, make_model, prompt
 from small_model import client, installed, model  # noqa: F401 - fixtures
 
 from seine_kv import hf
@@ -27,8 +27,10 @@ def test_caches_and_masks_of_another_kind_are_refused(model, installed):
         model(prompt(), attention_mask=torch.ones(1, 1, PROMPT, PROMPT), use_cache=True)
 
 
-def test_a_server_killed_while_it_is_used(model, tmp_path):
+@pytest.mark.parametrize("make", [make_model, make_gemma4])  # of three layers that are served, and one shares another's keys
+def test_a_server_killed_while_it_is_used(make, tmp_path):
     """Decoding goes on densely, with the same tokens, warned of and counted; through Seine again once it is back."""
+    model = make()
     expected, tokens, _ = decode(model, prompt(), 30)
     socket = tmp_path / "seine.sock"
     process = start(socket)

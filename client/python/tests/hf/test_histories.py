@@ -9,7 +9,7 @@ import random
 
 import pytest
 import torch
-from small_model import EVERYTHING, generate, make_model, prompt
+from small_model import EVERYTHING, generate, make_gemma4, make_model, prompt
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from seine_kv import hf
@@ -21,11 +21,19 @@ BLOCKS = {"evict": hf.Eviction(1000, interval=16), "prefill": "blocks", "block":
 MODES = {"kept": {"keep_cache": True}, "index alone": {"keep_cache": False}, "blocks": BLOCKS}
 
 
+def make_gemma3(**settings):
+    torch.manual_seed(3)
+    shape = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "initializer_range": 0.3}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 40}
+    kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2, "pad_token_id": 0}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma3_text", **shape, **heads, **kinds, **settings)).eval()
+
+
 class Pair:
     """One history of two caches: Seine's, and a plain one of the same model without Seine."""
 
     def __init__(self, served, plain, seed, layers=None):
-        """layers: of the model -> of the index, where some slide; None: all."""
+        """layers: of the model that have a cache -> of the index, where some slide; None: all."""
         self.served, self.plain, self.random, self.layers = served, plain, random.Random(seed), layers
         self.rows = self.random.choice((1, 1, 2, 3))
         self.caches = [DynamicCache(config=plain.config) if layers else DynamicCache() for _ in range(2)]
@@ -128,27 +136,20 @@ def test_after_every_history_the_index_holds_what_a_plain_cache_does(models):
             raise AssertionError(f"SEINE_TEST_SEED={seed} SEINE_TEST_HISTORIES=1: {error}") from error
 
 
+@pytest.mark.parametrize("make", [make_gemma3, make_gemma4])
 @pytest.mark.parametrize("keep_cache", [False, True], ids=["index alone", "kept"])
-def test_so_it_does_of_the_layers_that_do_not_slide(keep_cache):
-    served, plain = (AutoModelForCausalLM.from_config(sliding_config()).eval() for _ in range(2))
-    plain.load_state_dict(served.state_dict())
+def test_so_it_does_of_the_layers_that_do_not_slide(keep_cache, make):
+    served, plain = make(sliding_window=20), make(sliding_window=20)
     seine = hf.install(served, dtype="float32", threads=1, keep_cache=keep_cache, **EVERYTHING)
-    assert seine.layers == {1: 0, 3: 1}
+    assert seine.sources == {1: 0, 3: 1}
     for seed in range(FIRST, FIRST + (HISTORIES + 9) // 10):
-        pair = Pair(served, plain, seed, seine.layers)
+        pair = Pair(served, plain, seed, seine.sources)
         with torch.inference_mode(seed % 2 == 0), torch.no_grad():
             for _ in range(pair.random.randint(2, 7)):
                 pair.act()
             pair.forward(pair.random.choice((1, 1, 4)))
             pair.check(seine.client)
     hf.uninstall(served)
-
-
-def sliding_config():
-    shape = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "initializer_range": 0.3}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 40}
-    kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 20, "pad_token_id": 0}
-    return AutoConfig.for_model("gemma3_text", **shape, **heads, **kinds)
 
 
 @pytest.mark.parametrize("way", ["prompt_lookup", "assistant", "chat"])

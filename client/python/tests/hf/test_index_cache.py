@@ -105,7 +105,7 @@ def test_cropped_caches_truncate_and_copied_ones_fork(model, installed):
     assert installed.stats().forks == 1
     other = torch.tensor([[5, 9]])
     first, _, _ = decode(model, other, 6, cache)
-    cache.crop(-7)
+    cache.crop(torch.tensor(-7))  # as transformers 5.15 does where tokens were guessed
     assert cache.get_seq_length() == PROMPT + 9
     again, _, _ = decode(model, other, 6, cache)
     torch.testing.assert_close(again, first, rtol=0, atol=1e-3)

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from small_model import EVERYTHING, assert_all_served, generate, prompt
+from small_model import EVERYTHING, GEMMA4, assert_all_served, generate, make_gemma4, prompt
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 from transformers import AutoModelForImageTextToText, DynamicCache
 from transformers.masking_utils import sdpa_mask
@@ -76,7 +76,8 @@ LINEAR = {
     "linear_value_head_dim": 16,
 }
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_d_state": 16, "mamba_n_groups": 1}
-# Models of two layers. The one of full attention is served: the second, but in the families of Qwen2 and 3 the first.
+SHARING = {**GEMMA4, "laurel_rank": 8, "altup_num_inputs": 2}
+# The layers of full attention are served.
 PARTLY = {
     "gemma3_text": BOTH,
     "gemma2": {**BOTH, "attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 1},
@@ -101,8 +102,24 @@ PARTLY = {
     "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"], "num_local_experts": 0, "shared_intermediate_size": 64},
     "jamba": {"num_experts": 2, "num_experts_per_tok": 1, "attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_state": 8},
     "nemotron_h": {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 4, "mamba_head_dim": 64, "ssm_state_size": 16, "n_groups": 1},
+    "gemma4_text": SHARING,
+    "gemma4_text whose keys are values": {**SHARING, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+    "gemma4_text that shares nothing": {**SHARING, "num_kv_shared_layers": 0},
+    "gemma4_unified_text": SHARING,
+    "gemma3n_text": SHARING,
+}
+# The model's layer that is served -> the index's. Most models have two layers, and the second is.
+LAYERS = {
+    "qwen2": {0: 0},
+    "qwen3": {0: 0},
+    "gemma4_text": {1: 0, 3: 1, 5: 1},  # layer 5 asks the sequence of layer 3
+    "gemma4_unified_text": {1: 0, 3: 1, 5: 1},
+    "gemma4_text whose keys are values": {1: 0, 3: 1, 5: 1},
+    "gemma4_text that shares nothing": {1: 0, 3: 1, 5: 2},
+    "gemma3n_text": {1: 0, 3: 1, 5: 1},
 }
 CROPS = ("gemma3_text", "gemma2", "vaultgemma", "cohere2", "exaone4", "olmo3", "ministral", "gpt_oss", "qwen2", "qwen3")
+CROPS += ("gemma4_text", "gemma3n_text")
 # model type, its settings, what the refusal says
 REFUSED = [
     ("mistral", {"sliding_window": 8}, "layer 0 attends with a sliding window"),
@@ -136,6 +153,7 @@ QWEN2_TOWER = {
     "patch_size": 4,
     "temporal_patch_size": 2,
 }
+GEMMA4_TOWER = {**TOWER, "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2}
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]}
 PICTURE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(7))
 # model type -> settings, what a picture of 16 x 16 is given as, tokens that it takes
@@ -165,20 +183,40 @@ WITH_TOWERS = {
         {"pixel_values": PICTURE.reshape(16, 48).repeat(1, 2), "image_grid_thw": torch.tensor([[1, 4, 4]])},
         4,
     ),
+    "gemma4": (  # the larger ones let a picture's tokens see each other
+        {
+            "text_config": {**GEMMA4, "model_type": "gemma4_text", "use_bidirectional_attention": "vision"},
+            "vision_config": GEMMA4_TOWER,
+            "video_token_id": 6,
+            "audio_token_id": 9,
+        },
+        {"pixel_values": PICTURE.reshape(1, 16, 48), "image_position_ids": torch.cartesian_prod(*[torch.arange(4)] * 2)[None]},
+        4,
+    ),
 }
 
 
 def build(kind, settings, auto=AutoModelForCausalLM):
     torch.manual_seed(3)
+    kind = kind.split()[0]
     default = AutoConfig.for_model(kind)  # which of SHAPE's names it knows
-    config = AutoConfig.for_model(kind, **{name: value for name, value in settings.items() if hasattr(default, name)})
+    config = AutoConfig.for_model(kind, **{name: value for name, value in settings.items() if _knows(default, name)})
     config.get_text_config().initializer_range = 0.3  # no two tokens alike
     return auto.from_config(config).eval()
 
 
+def _knows(config, name):
+    if config.model_type.startswith("gemma4") and name in ("global_head_dim", "num_global_key_value_heads"):
+        return True  # newer versions keep neither under its name
+    try:
+        return hasattr(config, name)
+    except RuntimeError:  # each layer has its own
+        return True
+
+
 @pytest.mark.parametrize("kind", SERVED)
 def test_a_model_of_full_attention_is_answered_as_without(kind):
-    model, ids = build(kind.split()[0], {**SHAPE, **SERVED[kind]}), prompt(1, 24)
+    model, ids = build(kind, {**SHAPE, **SERVED[kind]}), prompt(1, 24)
     expected = generate(model, ids, max_new_tokens=40)
     seine = hf.install(model, dtype="float32", threads=1, **EVERYTHING)
     assert generate(model, ids, max_new_tokens=40).tolist() == expected.tolist()
@@ -190,15 +228,15 @@ def test_a_model_of_full_attention_is_answered_as_without(kind):
 @pytest.mark.parametrize("kind", PARTLY)
 def test_layers_of_full_attention_are_served_beside_others(kind, keep_cache):
     model, ids = build(kind, {**SHAPE, **PARTLY[kind]}), prompt(1, 24)
-    served = 0 if kind in ("qwen2", "qwen3") else 1
-    expected = _chat(model, ids)
+    expected, layers = _chat(model, ids), LAYERS.get(kind, {1: 0})
     seine = hf.install(model, dtype="float32", threads=1, keep_cache=keep_cache, **EVERYTHING)
-    assert list(seine.layers) == [served] and list(seine.left) == [1 - served]
+    assert seine.layers == layers and {*seine.layers, *seine.left} == set(range(model.config.num_hidden_layers))
     got = _chat(model, ids)
     assert got == expected
     assert_all_served(seine)
     assert seine.stats().prompts.torch_tokens == 0  # under caps and with sinks, too
-    assert seine.stats().rows == 3 * 39  # of three answers the first token is the prompt's
+    assert seine.stats().rows == len(layers) * 3 * 39  # of three answers the first token is the prompt's
+    assert seine.stats().appended_tokens == len(set(layers.values())) * (24 + 2 * 10)  # of prompts, once a sequence
     hf.uninstall(model)
 
 
@@ -236,13 +274,14 @@ def test_a_cache_of_both_kinds_is_cropped_and_handed_back(kind):
     assert said[0] == said[1]
 
 
-def test_a_profile_is_of_the_layers_served(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["gemma3_text", "gemma3n_text"])
+def test_a_profile_is_of_the_layers_served(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("seine_kv.model.MAX_LOSS", 99)  # a random model guesses
     read = CausalModel.__new__(CausalModel)
     read.torch, read.name, read.attention = torch, "tiny", ObservedAttention()
     AttentionInterface.register(ATTENTION_NAME, read.attention)
     AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
-    read.model = build("gemma3_text", {**SHAPE, **BOTH})
+    read.model = build(kind, {**SHAPE, **PARTLY[kind]})
     read.model.set_attn_implementation(ATTENTION_NAME)
     read.text_config = read.model.config
     read.rope = read.unstretched_rope = stated_rope(read.text_config)
@@ -251,10 +290,11 @@ def test_a_profile_is_of_the_layers_served(tmp_path, monkeypatch):
     profile.check_rope(read)
     read.run(prompt(1, 400), measurer, lambda *_: None)
     tensors = measurer.tensors(np.float32)
-    assert {name.split(".")[1] for name in tensors} == {"0"}  # the second layer, and the first of the index
+    # The second layer is the first of the index; layers that share the keys of others are none.
+    assert {int(name.split(".")[1]) for name in tensors} == set(LAYERS.get(kind, {1: 0}).values())
     file, args = tmp_path / "tiny.profile.safetensors", profile.parse_args(["--text", "t", "--out", "o", "--licence", "none"])
     write_tensors(str(file), tensors, profile.describe(measurer, args))
-    model = build("gemma3_text", {**SHAPE, **BOTH})
+    model = build(kind, {**SHAPE, **PARTLY[kind]})
     expected = _chat(model, prompt(1, 200))
     seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
     assert seine.spec["codec"]["name"] == "balanced" and seine.spec["geometry"]["rope"] is not None
@@ -307,8 +347,99 @@ def test_a_model_that_cannot_be_run_is_refused_in_one_line(monkeypatch):
 def test_layers_that_differ_in_heads_are_refused():
     model = build("llama", SHAPE)
     model.config = AutoConfig.for_model("llama", **SHAPE, per_layer_config={1: {"num_key_value_heads": 2}})
-    with pytest.raises(ValueError, match="^LlamaForCausalLM: layer 0 has a num_key_value_heads of its own; "):
+    wanted = "^LlamaForCausalLM: layer 1 has a num_key_value_heads of its own, 2, and layer 0 has 1; "
+    with pytest.raises(ValueError, match=wanted):
         hf.install(model, threads=1, **EVERYTHING)
+
+
+def test_sharing_that_the_config_does_not_state_is_refused():
+    model = make_gemma4()
+    model.config.num_kv_shared_layers = 0
+    with pytest.raises(ValueError, match="^Gemma4ForCausalLM: layer 5 keeps no keys and values of its own; "):
+        hf.install(model, threads=1)
+    model = make_gemma4(num_hidden_layers=8, layer_types=[SLIDING, FULL] * 4, global_head_dim=64)
+    model.config.layer_types = [SLIDING, FULL] * 2 + [SLIDING, SLIDING, SLIDING, FULL]
+    with pytest.raises(ValueError, match="^Gemma4ForCausalLM: layer 7 attends other keys than those of layer 3; "):
+        hf.install(model, threads=1)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("last", [1, 5])
+def test_sharing_layers_that_are_asked_a_prompts_last_tokens_alone(last, gradients):
+    """As transformers does where logits of the last tokens alone are wanted; without a mask."""
+    model, ids = make_gemma4(), prompt(2, 24)
+    with torch.inference_mode(not gradients):
+        expected = model(ids).logits[:, -last:]
+        seine = hf.install(model, dtype="float32", threads=1, **EVERYTHING)
+        torch.testing.assert_close(model(ids, logits_to_keep=last).logits, expected, rtol=0, atol=1e-3)
+    counts = seine.stats().prompts
+    assert (counts.torch_tokens if gradients else counts.tokens) == 2 * (24 + 24 + last)
+    assert counts.tokens * counts.torch_tokens == 0
+    hf.uninstall(model)
+
+
+def test_sparse_prompts_of_layers_that_share():
+    model, ids = make_gemma4(sliding_window=64), prompt(1, 3000)
+    with torch.inference_mode():
+        expected = model(ids, logits_to_keep=1).logits
+        seine = hf.install(model, dtype="float32", threads=1, prompt="sparse", prompt_mass=0.7, **EVERYTHING)
+        error = (model(ids, logits_to_keep=1).logits - expected).norm() / expected.norm()
+    counts = seine.stats().prompts
+    assert counts.tokens == 2 * 3000 + 1 and counts.torch_tokens == 0
+    assert counts.exact_blocks < counts.blocks == (2 * 24 + 1) * 4 and 1e-3 < error < 0.25
+    hf.uninstall(model)
+
+
+def test_a_draft_model_attends_what_gemma4s_layers_share():
+    model, ids = make_gemma4(), prompt(1, 12).repeat(1, 2)
+    text = {**GEMMA4, "model_type": "gemma4_text", "num_kv_shared_layers": 6}
+    text |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
+    config = AutoConfig.for_model("gemma4_assistant", text_config=text, backbone_hidden_size=GEMMA4["hidden_size"])
+    draft = AutoModelForCausalLM.from_config(config).eval()
+    draft.generation_config.num_assistant_tokens = 4
+    with pytest.raises(ValueError, match="^Gemma4AssistantForCausalLM: layer 1 attends another model's keys and values; "):
+        hf.install(draft, threads=1)
+    expected = generate(model, ids, max_new_tokens=40)
+    seine = hf.install(model, dtype="float32", threads=1, **EVERYTHING)
+    assert torch.equal(generate(model, ids, max_new_tokens=40, assistant_model=draft), expected)
+    assert_all_served(seine)
+    assert seine.stats().truncations > 0  # of guesses that were wrong
+    hf.uninstall(model)
+
+
+def test_what_layers_share_is_given_whole_where_it_is_asked_for():
+    """As a draft model does; what layers share that slide, too."""
+    model, ids = make_gemma4(), prompt(1, 24)
+    wanted = {}
+    for served in (False, True):
+        if served:
+            seine = hf.install(model, dtype="float32", threads=1, **EVERYTHING)
+        cache, wanted[served] = None, []
+        with torch.inference_mode():
+            for part in (ids, ids[:, :1], ids[:, 1:5], ids[:, 5:6]):
+                out = model(part, use_cache=True, return_shared_kv_states=True, **{cache_name(model): cache})
+                cache = out[cache_name(model)]
+                wanted[served].append({kind: tuple(rows.clone() for rows in both) for kind, both in out.shared_kv_states.items()})
+    assert wanted[True][-1][FULL][0].shape == (1, 2, 30, 512)
+    for got, expected in zip(wanted[True], wanted[False]):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
+@pytest.mark.parametrize("evict", [hf.Eviction(64, interval=16), hf.Eviction(64, scorer="snapkv", interval=16)], ids=["index", "call"])
+def test_what_is_evicted_of_a_sequence_is_gone_for_all_layers_that_share_it(evict):
+    model, ids = make_gemma4(), prompt(1, 200)
+    seine = hf.install(model, dtype="float32", threads=1, evict=evict)
+    cache = DynamicCache(config=model.config)
+    generate(model, ids, max_new_tokens=40, **{cache_name(model): cache})
+    assert_all_served(seine)
+    stats, held = seine.stats(), [seine.retained(cache, layer) for layer in (1, 3, 5)]
+    assert stats.rows == 3 * 39 and stats.evicted_tokens == sum(239 - len(head) for heads in held[:2] for head in heads) > 600
+    assert all((one == other).all() for one, other in zip(held[1], held[2]))
+    hf.uninstall(model)
+    with pytest.raises(ValueError, match="^prefill: layer 5 attends what layer 3 holds, which a block has cut back by then$"):
+        hf.install(model, threads=1, evict=evict, prefill="blocks")
 
 
 @pytest.mark.parametrize("keep_cache", [False, True], ids=["index alone", "kept"])
@@ -319,7 +450,7 @@ def test_a_vision_tower_attends_densely(kind, keep_cache):
     model.set_attn_implementation({"vision_config": "eager"})
     text = prompt(1, 20) % 80 + 10
     ids = torch.cat([text[:, :4], torch.tensor([[7] + [5] * tokens + [8]]), text[:, 4:]], dim=1)
-    if kind == "qwen2_vl":
+    if kind in ("qwen2_vl", "gemma4"):
         picture = {**picture, "mm_token_type_ids": (ids == 5).long()}
     options = {"max_new_tokens": 20, "eos_token_id": None, "pad_token_id": 0, **picture}
     expected = generate(model, ids, **options)

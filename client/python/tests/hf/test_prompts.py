@@ -88,6 +88,15 @@ def test_every_head_may_have_a_mask_of_its_own():
     torch.testing.assert_close(got, want)
 
 
+def test_without_a_mask_the_tokens_are_those_of_the_last_places():
+    torch.manual_seed(4)
+    query, key, value = torch.randn(2, 4, 3, 64), torch.randn(2, 2, 90, 64), torch.randn(2, 2, 90, 64)
+    mask = torch.ones(3, 90, dtype=torch.bool).tril(87)
+    both = (rows.repeat_interleave(2, 1) for rows in (key, value))
+    want = scaled_dot_product_attention(query, *both, attn_mask=mask).transpose(1, 2)
+    torch.testing.assert_close(Prompts("exact", None, 1).attend(query, key, value, None, None), want)
+
+
 def sharp(tokens, places, seed):
     """Queries that follow a few runs of keys, as heads of models do."""
     torch.manual_seed(seed)
@@ -128,7 +137,7 @@ def test_what_the_kernel_cannot_attend_torch_does_and_the_reason_is_counted():
     seen = Prompts("exact", None, 1)
     assert seen.attend(*(torch.randn(1, 2, 5, 40) for _ in range(3)), None, None) is None
     assert seen.attend(*(torch.randn(1, 2, 5, 64) for _ in range(3)), torch.zeros(1, 1, 5, 5), None) is None
-    assert seen.attend(torch.randn(1, 2, 3, 64), *(torch.randn(1, 2, 5, 64) for _ in range(2)), None, None) is None
+    assert seen.attend(torch.randn(1, 2, 3, 64), *(torch.randn(1, 2, 5, 64) for _ in range(2)), None, None, causal=False) is None
     assert set(seen.stats.torch_reasons) == {"head_dim", "a mask that weighs", "no mask"} and seen.stats.tokens == 0
 
 
