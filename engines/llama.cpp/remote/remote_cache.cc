@@ -101,9 +101,14 @@ absl::Status RemoteCache::Restart(const AttentionNode& node) {
     if (status.ok()) return status;
     session_.reset();  // the server may have been started anew
   }
+  layers_.clear();
+  for (const CacheFacts& of : LayersOfShape(facts)) {
+    if (of.buffer == facts.buffer) layers_.push_back(of.layer);
+  }
+  std::sort(layers_.begin(), layers_.end());
   const Settings& s = settings();
   config_ = {.endpoint = s.endpoint,
-             .geometry = {.num_layers = CountLayers(facts),
+             .geometry = {.num_layers = static_cast<int>(layers_.size()),
                           .num_q_heads = facts.num_q_heads,
                           .num_kv_heads = facts.num_kv_heads,
                           .head_dim = facts.head_dim,
@@ -212,15 +217,16 @@ std::string RemoteCache::CheckLayer(const AttentionNode& node, int layer) const 
   if (!pending_ || layer != layer_) return "layers that share a cache";
   const Geometry& g = config_.geometry;
   const DType dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
-  if (layer >= g.num_layers || node.num_q_heads != g.num_q_heads || node.num_kv_heads != g.num_kv_heads ||
-      node.head_dim != g.head_dim || dtype != g.dtype || node.scale != config_.scale ||
-      node.softcap != config_.softcap) {
+  if (!std::binary_search(layers_.begin(), layers_.end(), layer) || node.num_q_heads != g.num_q_heads ||
+      node.num_kv_heads != g.num_kv_heads || node.head_dim != g.head_dim || dtype != g.dtype ||
+      node.scale != config_.scale || node.softcap != config_.softcap) {
     return "a layer of another shape than the first";
   }
   return {};
 }
 
-absl::Status RemoteCache::Exchange(const AttentionNode& node, int layer) {
+absl::Status RemoteCache::Exchange(const AttentionNode& node, int of_model) {
+  const auto layer = static_cast<int>(std::lower_bound(layers_.begin(), layers_.end(), of_model) - layers_.begin());
   const ggml_tensor *keys = RootOf(node.keys), *values = RootOf(node.values);
   const auto count = static_cast<int64_t>(block_.cells.size());
   const size_t row = size_t{2} * node.num_kv_heads * node.head_dim;
@@ -261,9 +267,9 @@ void RemoteCache::Count() {
 }
 
 ggml_status RemoteCache::Attend(const AttentionNode& node, int layer) {
-  if (slides()) return AttendWindow(node);
   const auto begin = std::chrono::steady_clock::now();
   if (!ListenTo(node)) unfit_ = "a buffer of another build of ggml";
+  if (slides()) return AttendWindow(node);
   if (seen() && !block_.planned) {
     block_.planned = true;
     block_.why = Plan(node);

@@ -95,13 +95,14 @@ class RemoteCache final : private WriteListener {
   // Hears, from a cache's first attention on, which cells change outside of graphs. False: it cannot.
   bool ListenTo(const AttentionNode& node);
   void WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) override;
-  absl::Status Exchange(const AttentionNode& node, int layer);  // rows, and queries where the server answers
-  void Count();                                                 // what the session sent since
+  absl::Status Exchange(const AttentionNode& node, int of_model);  // rows, and queries where the server answers
+  void Count();                                                    // what the session sent since
 
   Team* const team_;
   std::unique_ptr<Session> session_;
-  SessionConfig config_;   // of session_
-  SessionCounts counted_;  // in the report
+  SessionConfig config_;     // of session_
+  std::vector<int> layers_;  // of the model that lie in the cache, ascending: session_ and profiles count them from 0
+  SessionCounts counted_;    // in the report
   HeldCells held_;
   Block block_;
   int layer_ = 0;         // that was written last

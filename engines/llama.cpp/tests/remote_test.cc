@@ -403,6 +403,9 @@ TEST_P(RemoteSliding, LayersThatSeeAllAreServed) {
     ASSERT_LT(texts.Decode(97), of.near) << texts.end();
   }
   EXPECT_EQ(server->NumIndexes(), 1);  // of those that see all
+  std::string index;
+  EXPECT_EQ(server->Run("index list -o json", &index), 0);
+  EXPECT_NE(index.find("\"num_layers\": " + std::to_string(of.served)), std::string::npos) << index;
   expect_answered(60, [&] {
     for (int i = 0; i < 60; ++i) {
       texts.MakeRoom(1);
