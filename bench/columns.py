@@ -117,6 +117,19 @@ ONE_STEP = [
     ("exact", "exact attention, µs", "us_exact", 0),
     ("recall", "recall@100", "recall_at_k", 4),
 ]
+WIDE_HEADS = [
+    ("dim", "head_dim", "head_dim", 0),
+    ("group", "query heads a KV head", "group", 0),
+    ("bytes", "bytes a key", "bytes_per_key", 1),
+    ("recall", "recall@100", "recall_at_k", 4),
+    ("worst", "worst head", "recall_at_k_worst_head", 4),
+    ("mass", "attention mass", "attention_mass", 4),
+    ("candidates", "candidates", "candidates", 0),
+]
+WIDE_STEPS = [
+    ("bytes", "bytes of code a key", "code_bytes_a_key", 1),
+    *ONE_STEP,
+]
 FOUND = [column for column in RECALL if column[0] not in ("time", "scan")]  # what no machine changes
 KEPT = [column for column in EVICT if column[0] in ("kept", "overlap")]
 BASES = [column for column in SUBSPACE if column[0] != "cost"]

@@ -2,8 +2,9 @@
 
 A command is seine-bench's, or begins with ./dev or PYTHON. The rows of all of a part's commands make one table; its id is "run" and
 the part's name. In a command BIN stands for the folder of the programs, PYTHON for a Python with torch (SEINE_PYTHON), PEERS for
-the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output. TRACE is a
-file that RECORD writes before the command runs; REFERENCE is a text that every Python brings.
+the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output. The files of
+RECORDS are written once, before the first command that names them; REFERENCE and MODULE are texts that every Python brings, and GEMMA
+is Gemma 3 270M's GGUF, which `./dev llama --gemma` fetches.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +20,12 @@ CODE = "recall --synthetic rope --num-keys 16384 --head-dim 128 --beta .02 --num
 STEADY = "evict --synthetic rope --num-keys 65536 --kv-heads 8 --dtype fp16 --budget 2048 --interval 128"
 SERVICE = "service --spawn BIN/seined --transport stream"
 EVAL = f"PYTHON -m seine_kv.eval {PROFILE}"
-RECORD = "PYTHON -m seine_kv.trace --text REFERENCE --tokens 8192 --queries-last 8192 --out TRACE"
+RECORDS = {
+    "TRACE": "PYTHON -m seine_kv.trace --text REFERENCE --tokens 8192 --queries-last 8192 --out TRACE",
+    "GEMMATRACE": "PYTHON -m seine_kv.trace --model GEMMA --text REFERENCE --tokens 8192 --out GEMMATRACE",
+    "GEMMAPROFILE": "PYTHON -m seine_kv.profile --model GEMMA --text MODULE docs/engines.md --tokens 4096 --out GEMMAPROFILE",
+}
+GEMMA = "recall --trace GEMMATRACE --num-queries 64 --cache warm --refine 300 --beta .05,.10,.25"
 PROMPT = f"prompt --trace TRACE {PROFILE} --horizon 4096 --step 512,2048"
 FLOOD = (
     "./dev soak --seconds 3 --seed 4 --only resets,reset-flood,pings,read-pings,read-pings-apart,settings,"
@@ -139,6 +145,37 @@ PARTS = {
         ("num_keys",),
         3,
         quiet=True,
+    ),
+    "wideheads": Part(
+        "Recall on Gemma 3 270M's keys of head_dim 256, one KV head of 4 query heads, 8,192 tokens",
+        tuple(
+            f"{GEMMA} --layers {layer} {code}"
+            for layer in range(3)
+            for code in ("--codec rsq", "--profile GEMMAPROFILE --horizon 4096")
+        ),
+        c.WIDE_HEADS,
+        ("layer", "codec", "beta"),
+        5,
+        asked=True,
+        text=(
+            "The three layers that attend all, of 18, read Python's reference; the balanced code has a profile of other texts. Each query "
+            "head chooses for itself, so that how many share keys changes none of this.",
+        ),
+        rows=rows.wide_heads,
+    ),
+    "widesteps": Part(
+        "A decode step of one layer in process, 2 KV heads of head_dim 256 and 512, made-up keys, one thread, cold",
+        tuple(
+            f"step --kv-heads 2 --num-keys 8192,32768 --head-dim {head_dim} --group {group} --codec {codec}"
+            for head_dim, codec in ((256, "rsq"), (256, "balanced"), (512, "rsq"))
+            for group in (4, 8, 16)
+        ),
+        c.WIDE_STEPS,
+        ("head_dim", "codec", "group", "num_keys"),
+        3,
+        quiet=True,
+        text=("The balanced code has a profile of these keys; it has none of head_dim 512.",),
+        rows=rows.wide_steps,
     ),
     "prompt": Part(
         "Recall while a prompt grows in steps, with the balanced code",

@@ -11,6 +11,31 @@ def encoding(measured):
     return [{"step": "one append", **measured["one_append"]}, *({**row, "step": f"steps of {row['step']}"} for row in measured["steps"])]
 
 
+def wide_heads(measured):
+    """Of one layer, what is no exact search."""
+    about = {
+        "layer": f"layer {measured['layers'][0]}",
+        "codec": measured["codec"],
+        "head_dim": measured["head_dim"],
+        "group": measured["num_q_heads"] // measured["num_kv_heads"],
+    }
+    return [{**row, **about} for row in measured["rows"] if not row.get("exact")]
+
+
+def wide_steps(measured):
+    """Of one code, head_dim and group, by length."""
+    about = {
+        "head_dim": f"head_dim {measured['head_dim']}",
+        "codec": measured["codec"],
+        "group": f"groups of {measured['num_q_heads'] // measured['num_kv_heads']}",
+    }
+    heads = measured["layers"] * measured["num_kv_heads"]
+    return [
+        {**row, **about, "num_keys": f"{row['num_keys']:,} keys", "code_bytes_a_key": row["code_bytes"] / row["num_keys"] / heads}
+        for row in measured["rows"]
+    ]
+
+
 def stored(measured):
     """Of each kind of row, all tokens held and half of them."""
     for row in measured["rows"]:

@@ -9,6 +9,7 @@ shows the latest.
 
 import argparse
 import datetime
+import inspect
 import json
 import os
 import pathlib
@@ -23,10 +24,11 @@ from pydoc_data import topics
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 import figures  # noqa: E402
-from parts import PARTS, RECORD  # noqa: E402
+from parts import PARTS, RECORDS  # noqa: E402
 
 PROBE = "recall --synthetic gaussian --num-keys 4096 --head-dim 64"  # tells the machine's bandwidth in a second
 ABOUT = ("machine", "commit", "date", "read_bandwidth_gb_s")  # of a table, beside its command
+GEMMA = "build/llama/fetched/gemma-3-270m.q4_K_M.gguf"
 JSON_ANYWAY = ("./dev fleet", "./dev soak")  # these take no -o
 
 
@@ -74,7 +76,13 @@ class Runner:
     def __init__(self, folder, scratch, peers):
         self.folder, self.package = folder, folder.parent / "python"
         self.peers = f"--peers {shlex.quote(peers)}" if peers else ""
-        self.files = {"LEDGER": f"{scratch}/ledger.jsonl", "TRACE": f"{scratch}/trace.safetensors", "REFERENCE": topics.__file__}
+        self.files = {
+            "LEDGER": f"{scratch}/ledger.jsonl",
+            "REFERENCE": topics.__file__,
+            "MODULE": inspect.__file__,
+            "GEMMA": str(ROOT / GEMMA),
+            **{name: f"{scratch}/{name.lower()}.safetensors" for name in RECORDS},
+        }
         self.programs = {"seine-bench": str(folder / "seine-bench"), "PYTHON": os.environ.get("SEINE_PYTHON") or sys.executable}
         self.typed = []  # what has run, as one would type it
 
@@ -88,7 +96,7 @@ class Runner:
         typed = shlex.join(["python" if word == "PYTHON" else word for word in words])
         self.typed.append(typed.replace(f"{ROOT}/", ""))
         words = [self.programs.get(word, self.files.get(word, word)) for word in words]
-        if command != RECORD and not command.startswith(JSON_ANYWAY):
+        if command not in RECORDS.values() and not command.startswith(JSON_ANYWAY):
             words += ["-o", "json"]
         path = os.pathsep.join(filter(None, [str(self.package), os.environ.get("PYTHONPATH")]))
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
@@ -98,8 +106,11 @@ class Runner:
 
     def measured(self, command):
         """What a command printed or wrote as JSON."""
-        if "TRACE" in command:
-            self.output(RECORD)
+        for name in shlex.split(command):
+            if name in RECORDS and not pathlib.Path(self.files[name]).exists():
+                if "GEMMA" in shlex.split(RECORDS[name]) and not (ROOT / GEMMA).exists():
+                    sys.exit(f"bench: {GEMMA} is missing; ./dev llama --gemma fetches it, under Gemma's terms")
+                self.output(RECORDS[name])
         ledger = pathlib.Path(self.files["LEDGER"])
         ledger.unlink(missing_ok=True)  # of the command before
         printed = self.output(command)

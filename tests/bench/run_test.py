@@ -116,6 +116,34 @@ class RunTest(unittest.TestCase):
         self.assertEqual(rows[0], ["resetsunix", "resets, unix", 9, 2, 2.4, None, None, None, None, None])
         self.assertEqual(rows[1], ["resetstls", "resets, tls", 7, 3, None, None, None, None, 4, None])
 
+    def test_records_are_written_once_and_gemma_is_asked_for(self):
+        recorder = self.root / "recorder"
+        recorder.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = --out ] && echo x >> "$2"; shift; done\n', encoding="utf-8")
+        recorder.chmod(0o755)
+        runner = run.Runner(self.root, self.root, "")
+        runner.package = self.root
+        runner.programs |= {"PYTHON": str(recorder), "seine-bench": str(self.root / "seine-bench")}
+        for _ in range(2):
+            self.assertEqual(runner.measured("recall --trace TRACE")["simd_target"], "PLAIN")
+        self.assertEqual(pathlib.Path(runner.files["TRACE"]).read_text(encoding="utf-8"), "x\n")
+        self.assertEqual(len(runner.typed), 3)
+        original, run.GEMMA = run.GEMMA, "no/such.gguf"
+        try:
+            with self.assertRaisesRegex(SystemExit, "no/such.gguf is missing; ./dev llama --gemma fetches it"):
+                runner.measured("recall --trace GEMMATRACE")
+        finally:
+            run.GEMMA = original
+
+    def test_wide_heads_have_a_row_a_code_group_and_length(self):
+        step = {"head_dim": 256, "codec": "rsq", "layers": 1, "num_kv_heads": 2, "num_q_heads": 32}
+        steps = parts.PARTS["widesteps"].rows({**step, "rows": [{"num_keys": 8192, "code_bytes": 16384 * 83, "us_attend": 9.6}]})
+        table = run.table_of("widesteps", steps, ["x"], dict.fromkeys(run.ABOUT, "x"))
+        self.assertEqual(table["rows"][0][1:3], ["head_dim 256, rsq, groups of 16, 8,192 keys", 83.0])
+        about = {"layers": [2], "codec": "balanced", "head_dim": 256, "num_kv_heads": 1, "num_q_heads": 4}
+        found = parts.PARTS["wideheads"].rows({**about, "rows": [{"beta": 0.05, "recall_at_k": 0.99}, {"exact": True}]})
+        table = run.table_of("wideheads", found, ["x"], dict.fromkeys(run.ABOUT, "x"))
+        self.assertEqual([row[1:4] for row in table["rows"]], [["layer 2, balanced, beta 0.05", 256, 4]])
+
     def test_every_part_is_listed_with_its_minutes(self):
         done = subprocess.run([sys.executable, ROOT / "bench" / "run.py", "--list"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)

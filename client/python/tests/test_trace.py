@@ -8,6 +8,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from seine_kv import model, trace  # noqa: E402
 
@@ -45,6 +47,37 @@ class Arguments(unittest.TestCase):
                 model.scale_rope(config(), scaling, tokens)
         with self.assertRaises(model.InputError):
             model.scale_rope(scaled, ("yarn", 2.0), 100)  # scaled already
+
+
+class Keys:
+    """As torch's [heads, tokens, head_dim], of one token."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __getitem__(self, index):
+        return self
+
+    def transpose(self, *axes):
+        return self
+
+    float = cpu = lambda self: self
+
+    def numpy(self):
+        return np.full((1, 1, 4), self.value, np.float32)
+
+
+class Layers(unittest.TestCase):
+    def test_are_counted_among_those_that_attend_all(self):
+        kinds = ["sliding_attention"] * 2 + ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"]
+        served = model.full_layers(argparse.Namespace(num_hidden_layers=6, layer_types=kinds))
+        self.assertEqual(trace.parse_layers(None, len(served)), [0, 1])
+        recorder = trace.Recorder([1], served, query_start=0)
+        for layer in range(6):
+            recorder(layer, 0, *[Keys(layer)] * 3)
+        tensors = recorder.tensors()
+        self.assertEqual(sorted(tensors), ["layers.1.k", "layers.1.q", "layers.1.v"])
+        self.assertEqual(tensors["layers.1.k"].tolist(), [[[5.0] * 4]])
 
 
 class Errors(unittest.TestCase):

@@ -7,7 +7,9 @@
 #include <deque>
 #include <random>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -86,6 +88,7 @@ class ClientSession final : public Session {
     absl::StatusOr<client::Sequence> sequence = client_->CreateSequence(index_, "");
     if (!sequence.ok()) return sequence.status();
     sequence_ = *std::move(sequence);
+    if (absl::Status status = CheckSoftcap(server->version()); !status.ok()) return status;
     return OpenStream();
   }
 
@@ -96,20 +99,23 @@ class ClientSession final : public Session {
       const int64_t rows = std::min(most_rows_, count - done);
       SetRows(layer, position + done, rows, static_cast<const char*>(keys) + done * RowBytes(),
               static_cast<const char*>(values) + done * RowBytes());
-      if (absl::Status status = Write(nullptr); !status.ok()) return status;
+      if (absl::Status status = Write({}); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
   absl::Status Attend(int layer, int64_t position, const void* key, const void* value, const float* queries, int top_k,
-                      float* out) override {
+                      float* out, float* log_sum_exp) override {
     const Geometry& g = config_.geometry;
     SetRows(layer, position, 1, key, value);
     step_.items = {{sequence_, layer, {queries, client::DType::kFloat32, {g.num_q_heads, g.head_dim}}}};
     step_.selector.set_top_k(top_k);
-    if (!step_.attention) step_.attention.emplace().set_tail(config_.tail);
+    if (!step_.attention) {
+      step_.attention.emplace().set_tail(config_.tail);
+      step_.attention->set_softcap(config_.softcap);
+    }
     counts_.bytes += int64_t{g.num_q_heads} * g.head_dim * static_cast<int64_t>(sizeof(float));
-    return Write(out);
+    return Write({out, log_sum_exp});
   }
 
   absl::Status Settle() override { return ReadUntil(0); }
@@ -126,6 +132,30 @@ class ClientSession final : public Session {
   const SessionCounts& counts() const override { return counts_; }
 
  private:
+  // Where an answer goes; nullptr: it is of rows alone.
+  struct Taker {
+    float* output = nullptr;
+    float* log_sum_exp = nullptr;
+  };
+
+  // A server that does not know the field passes over it, as protobuf has it, and would answer without the cap: so it
+  // is asked with one that is refused by whoever knows it.
+  absl::Status CheckSoftcap(const std::string& version) {
+    if (config_.softcap == 0) return absl::OkStatus();
+    const Geometry& g = config_.geometry;
+    const std::vector<float> queries(static_cast<size_t>(g.num_q_heads) * g.head_dim);
+    v1::Selector selector;
+    selector.set_top_k(1);
+    v1::Attention wrong;
+    wrong.set_softcap(-1);
+    const client::RetrieveItem item = {
+        sequence_, 0, {queries.data(), client::DType::kFloat32, {g.num_q_heads, g.head_dim}}};
+    const absl::Status status = client_->Attend({item}, selector, wrong).status();
+    if (absl::IsInvalidArgument(status) && absl::StrContains(status.message(), "softcap")) return absl::OkStatus();
+    if (!status.ok()) return status;
+    return absl::FailedPreconditionError(absl::StrCat("seined ", version, " is too old for a soft cap of logits"));
+  }
+
   absl::Status OpenStream() {
     stream_.reset();
     absl::StatusOr<std::unique_ptr<client::DecodeStream>> stream = client_->OpenDecodeStream(kTransport);
@@ -149,7 +179,7 @@ class ClientSession final : public Session {
     counts_.bytes += 2 * count * RowBytes();
   }
 
-  absl::Status Write(float* out) {
+  absl::Status Write(const Taker& taker) {
     if (absl::Status status = ReadUntil(kMostUnread - 1); !status.ok()) return status;
     if (unread_.empty() && std::chrono::steady_clock::now() - used_ > kIdle) {
       if (absl::Status opened = OpenStream(); !opened.ok()) return opened;
@@ -158,7 +188,7 @@ class ClientSession final : public Session {
     ++counts_.steps;
     if (!counts_.why_grpc.empty()) ++counts_.grpc_steps;
     if (absl::Status status = stream_->Write(step_); !status.ok()) return status;
-    unread_.push_back(out);
+    unread_.push_back(taker);
     return absl::OkStatus();
   }
 
@@ -174,19 +204,21 @@ class ClientSession final : public Session {
 
   absl::Status ReadOne() {
     absl::Status status = stream_->Read(&answer_);
-    float* const out = unread_.front();
+    const Taker taker = unread_.front();
     unread_.pop_front();
     if (status.ok()) status = answer_.status;
     if (status.ok() && answer_.append_status.size() == 1) status = answer_.append_status[0];
-    if (!status.ok() || out == nullptr) return status;
+    if (!status.ok() || taker.output == nullptr) return status;
     if (answer_.attended.size() != 1) return absl::InternalError("the server did not answer a step's item");
     const client::Attended& attended = answer_.attended[0];
     if (!attended.status.ok()) return attended.status;
     const Geometry& g = config_.geometry;
-    if (attended.output.size() != static_cast<size_t>(g.num_q_heads) * g.head_dim) {
+    if (attended.output.size() != static_cast<size_t>(g.num_q_heads) * g.head_dim ||
+        attended.log_sum_exp.size() != static_cast<size_t>(g.num_q_heads)) {
       return absl::InternalError("the server answered a step in another shape");
     }
-    std::copy(attended.output.begin(), attended.output.end(), out);
+    std::copy(attended.output.begin(), attended.output.end(), taker.output);
+    std::copy(attended.log_sum_exp.begin(), attended.log_sum_exp.end(), taker.log_sum_exp);
     return absl::OkStatus();
   }
 
@@ -199,7 +231,7 @@ class ClientSession final : public Session {
   int64_t most_rows_ = 1;                       // of a message
   client::DecodeStep step_;
   client::DecodeAnswer answer_;
-  std::deque<float*> unread_;  // where each answer goes; nullptr: it is of rows alone
+  std::deque<Taker> unread_;
   SessionCounts counts_;
 };
 

@@ -17,6 +17,7 @@ struct SessionConfig {
   std::string endpoint;
   Geometry geometry;         // of fp16 or bf16
   float scale = 0;           // of logits
+  float softcap = 0;         // of logits; 0: none
   std::string profile;       // one of the server's; empty: none
   double beta = 0;           // 0: the code's
   int refine = 0;            // tokens
@@ -46,9 +47,9 @@ class Session {
   // Rows [count, num_kv_heads, head_dim] of a layer in the geometry's dtype, from `position` on. Copied.
   virtual absl::Status Append(int layer, int64_t position, int64_t count, const void* keys, const void* values) = 0;
   // Appends one row, then attends all of the layer's. `queries`: [num_q_heads, head_dim], copied. `out`: the same
-  // shape, filled at the latest by Settle.
+  // shape, and log_sum_exp [num_q_heads], filled at the latest by Settle.
   virtual absl::Status Attend(int layer, int64_t position, const void* key, const void* value, const float* queries,
-                              int top_k, float* out) = 0;
+                              int top_k, float* out, float* log_sum_exp) = 0;
   // Waits for all answers.
   virtual absl::Status Settle() = 0;
   // Drops rows at and after `position`, of all layers.
@@ -61,6 +62,7 @@ class Session {
 
 // Connects to the server and makes an index of its own there with one empty sequence. The client's library is loaded
 // then: NOT_FOUND where it does not lie beside the plug-in. Other errors are the server's.
+// FAILED_PRECONDITION where there is a soft cap that the server is too old for.
 absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionConfig& config);
 
 // What that library exports, by the name of kOpenSessionSymbol.

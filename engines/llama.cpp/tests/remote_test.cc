@@ -75,7 +75,7 @@ class Server {
   pid_t pid_ = 0;
 };
 
-// The plug-in reads its address once a process.
+// One for all suites: the plug-in reads its address once a process.
 std::unique_ptr<Server> server;
 
 Context MakeContext(llama_model* model, Mode mode, int cells, int sequences = 1, ggml_type type = GGML_TYPE_F16,
@@ -178,8 +178,9 @@ const ModelShape kShape = {.embedding = 256, .q_heads = 4, .kv_heads = 2};
 
 class Remote : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { server = std::make_unique<Server>(); }
-  static void TearDownTestSuite() { server.reset(); }
+  static void SetUpTestSuite() {
+    if (server == nullptr) server = std::make_unique<Server>();
+  }
   static int64_t Count(const std::string& name) { return ThePlugin().Count(name); }
   static bool Reported(const std::string& what) {
     return std::string(ThePlugin().report()).find(what) != std::string::npos;
@@ -370,11 +371,91 @@ void ExpectOnlyWhole(const ModelShape& shape, ggml_type type, int whole, const s
 
 TEST_F(Remote, WhatNoServerAnswers) {
   ExpectOnlyWhole(kShape, GGML_TYPE_Q8_0, 0, "a cache of another type than f16 or bf16");
-  ExpectOnlyWhole({.architecture = "gemma2", .embedding = 256, .q_heads = 4, .kv_heads = 2, .head_dim = 256},
-                  GGML_TYPE_F16, 200, "a soft cap of logits");
   ExpectOnlyWhole({.architecture = "gemma3", .embedding = 256, .q_heads = 4, .kv_heads = 1, .head_dim = 256},
-                  GGML_TYPE_F16, 200, "layers that slide");
+                  GGML_TYPE_F16, 200, "cells that were removed before it was seen which layers slide");
 }
+
+// Soft caps, sinks, two RoPEs, layers without one: those that see all are the server's, those that slide llama.cpp's.
+struct SlidingCase {
+  std::string name;
+  ModelShape shape;
+  int cells;    // of the engine's cache; 768: that of the layers that slide has fewer
+  int served;   // layers
+  int at_once;  // tokens of the first parts; 1: the other cache tells the window
+  double near;  // of logits; differences add up over the layers
+};
+
+class RemoteSliding : public Remote, public ::testing::WithParamInterface<SlidingCase> {};
+
+TEST_P(RemoteSliding, LayersThatSeeAllAreServed) {
+  const SlidingCase& of = GetParam();
+  const Model model = MakeModel(of.shape);
+  ASSERT_NE(model, nullptr);
+  Texts texts(model.get(), of.cells);
+  const auto expect_answered = [&](int steps, const auto& decode) {
+    const int64_t answered = Count("answered");
+    decode();
+    EXPECT_EQ(Count("answered") - answered, steps * of.served) << ThePlugin().report();
+  };
+  while (texts.end() < of.shape.sliding_window + 30) ASSERT_LT(texts.Decode(of.at_once), of.near) << texts.end();
+  while (texts.end() < 1000) {
+    texts.MakeRoom(97);
+    ASSERT_LT(texts.Decode(97), of.near) << texts.end();
+  }
+  EXPECT_EQ(server->NumIndexes(), 1);  // of those that see all
+  std::string index;
+  EXPECT_EQ(server->Run("index list -o json", &index), 0);
+  EXPECT_NE(index.find("\"num_layers\": " + std::to_string(of.served)), std::string::npos) << index;
+  expect_answered(60, [&] {
+    for (int i = 0; i < 60; ++i) {
+      texts.MakeRoom(1);
+      ASSERT_LT(texts.Decode(1), of.near) << i;
+    }
+  });
+  expect_answered(12, [&] {
+    for (int i = 0; i < 12; ++i) {
+      texts.RollBack(texts.end() - 1 - 5 * i % 40);
+      texts.MakeRoom(8);
+      ASSERT_LT(texts.Decode(1 + i % 8), of.near) << i;
+    }
+  });
+  // Another text, which a state of it takes the place of; the server has not its rows from then on.
+  texts.RollBack(0);
+  for (int i = 0; i < 2; ++i) ASSERT_LT(texts.Decode(150), of.near) << i;
+  std::vector<uint8_t> saved(llama_state_seq_get_size(texts.plain(), 0));
+  llama_state_seq_get_data(texts.plain(), saved.data(), saved.size(), 0);
+  expect_answered(5, [&] {
+    for (int i = 0; i < 5; ++i) ASSERT_LT(texts.Decode(1), of.near) << i;
+  });
+  for (llama_context* c : {texts.plain(), texts.remote()}) {
+    llama_memory_clear(llama_get_memory(c), true);
+    EXPECT_GT(llama_state_seq_set_data(c, saved.data(), saved.size(), 0), 0u);
+  }
+  expect_answered(0, [&] {
+    for (int i = 0; i < 5; ++i) ASSERT_LT(texts.Decode(1 + 20 * i), of.near) << i;
+  });
+  // A third one, of which the engine's cache at last lacks cells of the window.
+  texts.RollBack(0);
+  texts.ReadLong(700);
+  texts.MakeRoom(1);
+  ASSERT_LT(texts.Decode(1), of.near);
+  texts.RemoveBefore(texts.end() - of.shape.sliding_window + 10);
+  EXPECT_EQ(texts.Decode(1), INFINITY);
+}
+
+std::vector<SlidingCase> SlidingCases() {
+  ModelShape gemma2 = {.architecture = "gemma2", .embedding = 256, .q_heads = 4, .kv_heads = 2, .head_dim = 256};
+  ModelShape gemma3 = {.architecture = "gemma3", .embedding = 256, .q_heads = 4, .kv_heads = 1, .head_dim = 256};
+  ModelShape gpt = {.architecture = "gpt-oss", .layers = 4, .embedding = 256, .q_heads = 8, .kv_heads = 1};
+  ModelShape cohere = {.architecture = "cohere2", .layers = 4, .embedding = 512, .q_heads = 8, .kv_heads = 2};
+  for (ModelShape* shape : {&gemma2, &gemma3, &gpt, &cohere}) shape->sliding_window = 64;
+  return {{"gemma2", gemma2, 512, 1, 50, kSame},   {"gemma2_token_by_token", gemma2, 768, 1, 1, kSame},
+          {"gpt_oss", gpt, 768, 2, 50, 2 * kSame}, {"gpt_oss_token_by_token", gpt, 512, 2, 1, 2 * kSame},
+          {"gemma3", gemma3, 768, 1, 50, kSame},   {"cohere2", cohere, 512, 2, 1, 2 * kSame}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Sliding, RemoteSliding, ::testing::ValuesIn(SlidingCases()),
+                         [](const auto& of) { return of.param.name; });
 
 TEST_F(Remote, WithoutFlashAttention) {
   const Model model = MakeModel(kShape);

@@ -1,0 +1,120 @@
+// One cache of a llama.cpp context, whose rows a seined holds too. A model with layers that slide has two.
+//
+// Positions count, not cells. Rows of one sequence go to the server in their order, layer by layer. The program may
+// then remove old cells from the engine's cache (llama_memory_seq_rm): a token attends every position before it that
+// was not rolled back.
+//
+// A token at position p whose mask shows p + 1 cells misses none: llama.cpp's kernel is right then, and computes
+// prompts and all that cannot be answered. Anything else that the server cannot answer fails the decode.
+//
+// Layers that slide are llama.cpp's. Their cells of the window must all be there, else the decode fails.
+#ifndef SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_CACHE_H_
+#define SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_CACHE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/outside_writes.h"
+#include "engines/llama.cpp/remote/held_cells.h"
+#include "engines/llama.cpp/remote/session.h"
+#include "engines/llama.cpp/team.h"
+
+namespace seine::llama {
+
+// Calls come in the order of a graph's nodes: Begin, then of each layer its rows and its attention.
+class RemoteCache final : private WriteListener {
+ public:
+  explicit RemoteCache(Team* team) : team_(team) {}
+  ~RemoteCache();
+
+  void Begin();  // the next graph
+  // A layer's keys are written to these cells. False: those of this graph's layers before it went to others.
+  bool Writes(int layer, const std::vector<int64_t>& cells);
+  // Returns true at the graph's first attention over the cache, whose mask is then read. `positions`: of the graph's
+  // tokens, which live as long as the graph; empty: they cannot be read.
+  bool Sees(const AttentionNode& node, const std::vector<int64_t>* positions);
+
+  // Of the graph that is computed, once its mask was read.
+  bool seen() const { return block_.mask != nullptr; }
+  bool whole() const { return block_.whole; }  // its tokens see all positions up to their own
+  // What the tokens' counts of cells show within one graph, in which no cell is removed: one that sees the cell before
+  // its own, and no more cells than that one's, has a window of so many. 0: they show none.
+  int64_t WindowShown(const AttentionNode& node) const;
+  int64_t last_count() const { return block_.counts.empty() ? 0 : block_.counts.back(); }
+  bool is_untold() const { return block_.untold; }
+
+  // What is known of its layers, from then on. The server is needed no more for those that slide.
+  void SetSlides(int64_t window);
+  void SetSeesAll() { sees_all_ = true; }
+  bool slides() const { return window_ > 0; }
+  bool is_known() const { return sees_all_ || slides(); }
+
+  ggml_status Attend(const AttentionNode& node, int layer);
+  // By llama.cpp, where layers that lack positions may slide, which another cache of the graph is still to tell.
+  // Nothing goes to the server from then on.
+  ggml_status AttendUntold(const AttentionNode& node, const std::string& why);
+  // By llama.cpp's kernel where no cell is missing, else not at all. Nothing goes to the server from then on, until a
+  // text begins at position 0.
+  ggml_status Decline(const AttentionNode& node, const std::string& why);
+  void Lose(const std::string& why) { lost_ = why; }
+
+ private:
+  // The tokens of the graph that is computed.
+  struct Block {
+    const std::vector<int64_t>* positions = nullptr;
+    std::vector<int64_t> cells;         // that their rows are written to
+    std::vector<int64_t> counts;        // of the cells that each token sees; empty: they cannot be counted
+    const ggml_tensor* mask = nullptr;  // that it was planned with, at its first layer; nullptr: it was not yet
+    bool whole = false;                 // the engine's cache lacks no cell
+    bool untold = false;                // AttendUntold
+    bool planned = false;
+    bool answered = false;  // by the server; else llama.cpp attends, and rows are appended alone
+    std::string why;        // nothing goes to the server; empty: it does
+  };
+
+  // Of one cache.
+  struct Cells {
+    int64_t count = 0;
+    size_t bytes = 0;  // of each
+  };
+
+  ggml_status AttendWindow(const AttentionNode& node);
+  // At a block's first layer: how it is computed. The return value is block_.why.
+  std::string Plan(const AttentionNode& node);
+  absl::Status Restart(const AttentionNode& node);
+  // Why the block does not go on where the server's sequence, or its first positions, end; empty: it does.
+  std::string CheckPast(const AttentionNode& node) const;
+  // Why the tokens' masks show other cells than those of their own sequence up to themselves; empty: they do not.
+  std::string CheckMask(const AttentionNode& node) const;
+  std::string CheckLayer(const AttentionNode& node, int layer) const;  // as the first was; empty: it is
+  // Hears, from a cache's first attention on, which cells change outside of graphs. False: it cannot.
+  bool ListenTo(const AttentionNode& node);
+  void WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) override;
+  absl::Status Exchange(const AttentionNode& node, int of_model);  // rows, and queries where the server answers
+  void Count();                                                    // what the session sent since
+
+  Team* const team_;
+  std::unique_ptr<Session> session_;
+  SessionConfig config_;     // of session_
+  std::vector<int> layers_;  // of the model that lie in the cache, ascending: session_ and profiles count them from 0
+  SessionCounts counted_;    // in the report
+  HeldCells held_;
+  Block block_;
+  int layer_ = 0;         // that was written last
+  bool pending_ = false;  // rows of layer_ were not sent
+  bool sees_all_ = false;
+  int64_t window_ = 0;                        // cells that a token sees at most; 0: it is not known to slide
+  std::string lost_, unfit_;                  // why nothing goes to the server; unfit_: for good
+  std::map<const uint8_t*, Cells> caches_;    // of keys and of values, by their data
+  std::vector<char> keys_, values_;           // scratch: rows of a block
+  std::vector<float> queries_, log_sum_exp_;  // scratch
+};
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_CACHE_H_
