@@ -73,7 +73,7 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
   const Settings& s = settings();
   std::string path = s.profile;
   if (path.empty() && !s.profiles.empty()) {
-    absl::StatusOr<std::string> found = FindProfile(s.profiles, facts, CountLayers(facts));
+    absl::StatusOr<std::string> found = FindProfile(s.profiles, facts, static_cast<int>(LayersOfCache(facts).size()));
     if (found.ok()) {
       path = *std::move(found);
     } else {
@@ -159,12 +159,14 @@ std::string Attention::MakeStreams(Layer* layer) {
     SayOnce(absl::StrCat(why, "; llama.cpp decodes alone"));
     return why;
   }
-  if (f.layer >= layer->context->config().geometry.num_layers) return "a layer that the profile lacks";
+  const std::vector<int> layers = LayersOfCache(f);
+  const auto number = static_cast<int>(std::lower_bound(layers.begin(), layers.end(), f.layer) - layers.begin());
+  if (number >= layer->context->config().geometry.num_layers) return "a layer that the profile lacks";
   layer->gate = std::make_unique<LayerGate>(settings().gate, f.layer);
   // Before anything of its rows is kept.
   if (!Listen(f.buffer, this) || !Listen(f.value_buffer, this)) return "a buffer of another build of ggml";
   for (int64_t s = 0; s < f.num_streams; ++s) {
-    absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(layer->context, f.layer);
+    absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(layer->context, number);
     if (!cells.ok()) return std::string(cells.status().message());
     Stream& stream = layer->streams.emplace_back();
     stream.cells = *std::move(cells);

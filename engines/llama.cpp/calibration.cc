@@ -91,17 +91,22 @@ void Calibration::Stop(const std::string& why) {
   SayOnce(absl::StrCat(kVariable, why, "; no profile is written"));
 }
 
+int Calibration::NumberOf(const CacheFacts& facts) {
+  const std::vector<int> layers = LayersOfCache(facts);
+  return static_cast<int>(std::lower_bound(layers.begin(), layers.end(), facts.layer) - layers.begin());
+}
+
 bool Calibration::SameModel(const CacheFacts& facts) const {
   return facts.num_q_heads == facts_.num_q_heads && facts.num_kv_heads == facts_.num_kv_heads &&
-         facts.head_dim == facts_.head_dim && CountLayers(facts) == static_cast<int>(layers_.size()) &&
+         facts.head_dim == facts_.head_dim && NumberOf(facts) < static_cast<int>(layers_.size()) &&
          facts.rope.style == facts_.rope.style && facts.rope.inv_freq == facts_.rope.inv_freq;
 }
 
 bool Calibration::Begin(const void* context, const CacheFacts& facts) {
-  if (!Measures(context)) return false;
+  if (!Measures(context) || Slides(facts)) return false;
   if (builder_ == nullptr) {
     facts_ = facts;
-    layers_.resize(CountLayers(facts));
+    layers_.resize(LayersOfCache(facts).size());
     builder_ = std::make_unique<ProfileBuilder>(static_cast<int>(layers_.size()), facts.num_q_heads, facts.num_kv_heads,
                                                 facts.head_dim);
   } else if (!SameModel(facts)) {
@@ -148,13 +153,15 @@ void Calibration::RecordRows(const void* context, const ggml_tensor* node) {
   const bool keys = IsKeyCache(root);
   CacheFacts facts;
   if (done_ || !FindFacts(keys ? root->data : KeysOfValues(root->data), &facts)) return;
-  if (keys && facts.layer == 0 && tokens_ >= settings().calibrate_tokens && Measures(context)) return Write();
-  if (!Begin(context, facts) || (keys && facts.layer == 0 && !ReadPositions(rows))) return;
+  const int layer = NumberOf(facts);
+  const bool first = keys && layer == 0 && !Slides(facts);
+  if (first && tokens_ >= settings().calibrate_tokens && Measures(context)) return Write();
+  if (!Begin(context, facts) || (first && !ReadPositions(rows))) return;
   if (!HoldsRows(rows)) return Stop("keys or values are written in an order that is not known");
   if (keys) {
-    AddKeys(facts.layer, rows);
+    AddKeys(layer, rows);
   } else {
-    AddValues(facts.layer, rows);
+    AddValues(layer, rows);
   }
 }
 
@@ -202,6 +209,7 @@ void Calibration::RecordQueries(const void* context, const AttentionNode& node) 
   if (node.num_tokens * node.num_streams != static_cast<int64_t>(positions_.size())) {
     return Stop("queries come in an order that is not known");
   }
+  const int layer = NumberOf(facts);
   ForEachRun(positions_, [&](size_t first, size_t count, int32_t position) {
     floats_.clear();
     for (size_t t = first; t < first + count; ++t) {
@@ -211,8 +219,8 @@ void Calibration::RecordQueries(const void* context, const AttentionNode& node) 
         floats_.insert(floats_.end(), query, query + node.head_dim);
       }
     }
-    builder_->AddQueries(facts.layer, floats_.data(), static_cast<int64_t>(count), position, facts_.rope);
-    if (facts.layer == 0) tokens_ += static_cast<int64_t>(count);
+    builder_->AddQueries(layer, floats_.data(), static_cast<int64_t>(count), position, facts_.rope);
+    if (layer == 0) tokens_ += static_cast<int64_t>(count);
   });
 }
 

@@ -47,6 +47,7 @@ class Calibration {
   bool Begin(const void* context, const CacheFacts& facts);  // false: this context is not measured
   bool ReadPositions(const ggml_tensor* keys);
   bool SameModel(const CacheFacts& facts) const;
+  static int NumberOf(const CacheFacts& facts);  // of a layer, as the profile counts it
   bool HoldsRows(const ggml_tensor* rows) const;
   void AddKeys(int layer, const ggml_tensor* rows);
   void AddValues(int layer, const ggml_tensor* rows);

@@ -233,16 +233,6 @@ void Forget(const void* keys) {
   known.caches.erase(held);
 }
 
-int CountLayers(const CacheFacts& facts) {
-  Known& known = Everything();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  int deepest = facts.layer;
-  for (const auto& [keys, other] : known.caches) {
-    if (other.buffer == facts.buffer) deepest = std::max(deepest, other.layer);
-  }
-  return deepest + 1;
-}
-
 std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
   Known& known = Everything();
   const std::lock_guard<std::mutex> lock(known.mutex);
@@ -254,6 +244,35 @@ std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
     }
   }
   return found;
+}
+
+std::vector<int> LayersOfCache(const CacheFacts& facts) {
+  std::vector<int> layers;
+  for (const CacheFacts& other : LayersOfShape(facts)) {
+    if (other.buffer == facts.buffer) layers.push_back(other.layer);
+  }
+  std::sort(layers.begin(), layers.end());
+  return layers;
+}
+
+bool Slides(const CacheFacts& facts) {
+  std::vector<CacheFacts> all;
+  {
+    Known& known = Everything();
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    for (const auto& [keys, other] : known.caches) all.push_back(other);
+  }
+  // Another context of this model, or a draft's, has layers of the same numbers.
+  const auto alike = [&](const CacheFacts& other) {
+    return std::any_of(all.begin(), all.end(), [&](const CacheFacts& x) {
+      return x.buffer == other.buffer && std::any_of(all.begin(), all.end(), [&](const CacheFacts& y) {
+               return y.buffer == facts.buffer && y.layer == x.layer;
+             });
+    });
+  };
+  return std::any_of(all.begin(), all.end(), [&](const CacheFacts& other) {
+    return other.buffer != facts.buffer && other.capacity > facts.capacity && !alike(other);
+  });
 }
 
 const void* KeysOfValues(const void* values) {

@@ -79,8 +79,11 @@ Refusal FindRefusal(const void* keys);
 bool FindFacts(const void* keys, CacheFacts* facts);
 // The caches of a context that is freed: their memory may become another model's.
 void Forget(const void* keys);
-// Layers of the model whose caches lie in the same buffer: one more than the deepest that was planned for.
-int CountLayers(const CacheFacts& facts);
+// Layers of the model of that shape whose caches lie in the same buffer, ascending: those that attend all, or those
+// that slide. Profiles count them from 0.
+std::vector<int> LayersOfCache(const CacheFacts& facts);
+// Whether other layers of the model have caches of more cells: these slide.
+bool Slides(const CacheFacts& facts);
 // Returns the facts of all layers with as many heads of that head_dim, of this model and of others.
 std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts);
 // The key cache whose values lie there; nullptr: not known.

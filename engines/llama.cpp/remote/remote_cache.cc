@@ -101,11 +101,7 @@ absl::Status RemoteCache::Restart(const AttentionNode& node) {
     if (status.ok()) return status;
     session_.reset();  // the server may have been started anew
   }
-  layers_.clear();
-  for (const CacheFacts& of : LayersOfShape(facts)) {
-    if (of.buffer == facts.buffer) layers_.push_back(of.layer);
-  }
-  std::sort(layers_.begin(), layers_.end());
+  layers_ = LayersOfCache(facts);
   const Settings& s = settings();
   config_ = {.endpoint = s.endpoint,
              .geometry = {.num_layers = static_cast<int>(layers_.size()),

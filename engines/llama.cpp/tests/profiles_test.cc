@@ -52,6 +52,7 @@ TEST(Apart, DecodesAText) {
   ModelShape shape = {.embedding = 256, .q_heads = 4, .kv_heads = 2};
   if (architecture != nullptr) shape.architecture = architecture;
   if (shape.architecture == "gemma3") shape.layers = 3;  // the first and the last slide
+  if (const char* layers = std::getenv("TEST_LAYERS")) shape.layers = std::atoi(layers);
   if (base != nullptr) shape.rope_base = static_cast<float>(std::atof(base));
   if (std::getenv("TEST_LLAMA3") != nullptr) shape.rope_factors = Llama3Factors(shape);
   const llama_token one = token == nullptr ? -1 : std::atoi(token);
@@ -205,9 +206,25 @@ TEST_F(Profiles, LayersOfAnotherRopeAreLeftAlone) {
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
   EXPECT_TRUE(Reported("\"answered\": 70, ")) << report_;
   EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
-  Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("mixed"));
-  EXPECT_TRUE(Said("layers differ in their heads or their RoPE, and a profile states one for all")) << said_;
-  EXPECT_FALSE(std::filesystem::exists(Path("mixed")));
+  Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("one"));
+  EXPECT_TRUE(Said("a model of one layer cannot be measured")) << said_;
+  EXPECT_FALSE(std::filesystem::exists(Path("one")));
+}
+
+// A profile of a model whose other layers slide is of those that attend all, counted from 0, as Hugging Face's is.
+TEST_F(Profiles, LayersThatSlideAreNotMeasured) {
+  const std::string path = Path("full.profile.safetensors");
+  Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 SEINE_CALIBRATE=" + path);
+  EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over ")) << said_;
+  for (const std::string& by : {"SEINE_PROFILE=" + path, "SEINE_PROFILES=" + folder_}) {
+    Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 " + by);
+    EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+    EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+    EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
+  }
+  const auto profile = ReadProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_NE(profile->layers[0].k_mean, profile->layers[1].k_mean);
 }
 
 // Equal tokens have equal keys, queries and values once RoPE is undone: a moment is then the mean's square, and keys do
