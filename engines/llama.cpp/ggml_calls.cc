@@ -103,7 +103,7 @@ std::string Bind(const void* caller, Ggml* ggml) {
   const bool is_program = map->l_name[0] == '\0';
   ggml->file = is_program ? info.dli_fname : map->l_name;
   if (bound != nullptr && bound != map) {
-    return absl::StrCat("it serves another ggml of this process, ", bound->l_name, ", and one at a time");
+    return absl::StrCat("the plug-in serves another ggml of this process, ", bound->l_name, ", and one at a time");
   }
   library = dlopen(is_program ? nullptr : map->l_name, RTLD_LAZY | (is_program ? 0 : RTLD_NOLOAD));
   const auto count = reinterpret_cast<decltype(&ggml_backend_reg_count)>(FindInGgml("ggml_backend_reg_count"));

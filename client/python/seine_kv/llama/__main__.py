@@ -145,6 +145,10 @@ def check(things):
     return answer
 
 
+def counted(number, word):
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def lines_of(answer):
     plugin = answer["plugin"]
     versions = " and ".join(map(str, plugin["interfaces"]))
@@ -157,9 +161,10 @@ def lines_of(answer):
         yield "program  none found: llama-server and llama-cli are not on PATH, and llama-cpp-python is not installed"
     for model in answer["models"]:
         trained = f", trained for {model['context_length']:,} tokens" if model["context_length"] else ""
-        yield f"model    {model['model']}: {model['architecture']}, {model['layers']} layers{trained}"
+        yield f"model    {model['model']}: {model['architecture']}, {counted(model['layers'], 'layer')}{trained}"
         for shape in model["attending"]:
-            heads = f"{shape['layers']} layers of {shape['num_q_heads']} query heads, {shape['num_kv_heads']} KV heads, head_dim {shape['head_dim']}"
+            heads = ", ".join([counted(shape["num_q_heads"], "query head"), counted(shape["num_kv_heads"], "KV head")])
+            heads = f"{counted(shape['layers'], 'layer')} of {heads}, head_dim {shape['head_dim']}"
             does = f"answered from {plugin['min_kv']:,} cells on" if shape["answered"] else f"left to llama.cpp: {shape['why']}"
             yield f"         {heads}: {does}"
         if not model["attending"]:
