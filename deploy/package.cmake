@@ -21,6 +21,10 @@ add_custom_command(OUTPUT ${manual_files}
   COMMENT "Man pages, shell completion and settings from the programs' --help")
 add_custom_target(seine_manual ALL DEPENDS ${manual_files})
 add_custom_target(seine_package_files DEPENDS seine_manual seine_index seine_client)
+if(TARGET ggml-seine) # where SEINE_LLAMA_CPP is given
+  add_dependencies(seine_package_files ggml-seine ggml-seine-remote)
+  install(TARGETS ggml-seine ggml-seine-remote LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/seine COMPONENT tools)
+endif()
 
 set(share ${CMAKE_INSTALL_DATAROOTDIR})
 function(install_manual component section)

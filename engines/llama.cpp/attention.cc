@@ -11,7 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engines/llama.cpp/calibration.h"
 #include "engines/llama.cpp/profiles.h"
 #include "engines/llama.cpp/report.h"
@@ -326,10 +325,9 @@ void Attention::Watch(const AttentionNode& node, Layer* layer, int64_t first_str
   const int number = layer->facts.layer;
   const double lost_then = gate.Read().lost_then;
   Report::Get().SteppedBack(number, lost_then);
-  SayOnce("the gate",
-          absl::StrFormat("layer %d attends exactly from now on: the code loses %.3f of its attention, more "
-                          "than SEINE_GATE=%g; SEINE_REPORT tells of every layer",
-                          number, lost_then, settings().gate));
+  SayOnce("the gate", absl::StrCat("layer ", number, " attends exactly from now on: the code loses ", lost_then,
+                                   " of its attention, more than SEINE_GATE=", settings().gate,
+                                   "; SEINE_REPORT tells of every layer"));
 }
 
 void Attention::Check(const AttentionNode& node) {

@@ -110,7 +110,10 @@ bool Calibration::Begin(const void* context, const CacheFacts& facts) {
     builder_ = std::make_unique<ProfileBuilder>(static_cast<int>(layers_.size()), facts.num_q_heads, facts.num_kv_heads,
                                                 facts.head_dim);
   } else if (!SameModel(facts)) {
-    if (context_ == context) Stop("layers differ in their heads or their RoPE, and a profile states one for all");
+    if (context_ == context)
+      Stop(
+          "layers differ in their heads or their RoPE, and a profile states one for all; layers that slide are "
+          "left out where their cache has fewer cells (swa_full off)");
     return false;
   }
   context_ = context;

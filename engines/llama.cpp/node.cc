@@ -46,6 +46,18 @@ int64_t RowIndex(const ggml_tensor* indices, int64_t i) {
   return index;
 }
 
+const char* UnfitShape(int head_dim, int value_head_dim, int num_q_heads, int num_kv_heads) {
+  if (num_q_heads <= 0 || num_kv_heads <= 0) return "no heads";
+  if (value_head_dim != head_dim) return "values of another head_dim than keys";
+  if (num_q_heads % num_kv_heads != 0 || num_q_heads / num_kv_heads > kMaxGroup) {
+    return "a group of more than 32 query heads";
+  }
+  for (const int dim : kHeadDims) {
+    if (head_dim == dim) return nullptr;
+  }
+  return "a head_dim that is none of 64, 80, 96, 128, 192, 256, 512";
+}
+
 AttentionNode::AttentionNode(const ggml_tensor* n)
     : node(n),
       queries(n->src[0]),
@@ -71,13 +83,9 @@ const char* AttentionNode::Unfit() const {
   if (mask == nullptr || mask->type != GGML_TYPE_F16) return "no mask";
   if (sinks != nullptr && sinks->type != GGML_TYPE_F32) return "attention sinks of another type than f32";
   if (max_bias != 0) return "ALiBi";
-  if (values->ne[0] != head_dim) return "values of another head_dim than keys";
+  if (const char* why = UnfitShape(head_dim, static_cast<int>(values->ne[0]), num_q_heads, num_kv_heads)) return why;
   if (!IsKeyCache(RootOf(keys)) || !IsValueCache(RootOf(values))) return "keys that lie in no cache";
-  if (num_q_heads % num_kv_heads != 0 || group() > kMaxGroup) return "a group of more than 32 query heads";
-  for (const int dim : kHeadDims) {
-    if (head_dim == dim) return nullptr;
-  }
-  return "a head_dim that is none of 64, 80, 96, 128, 192, 256, 512";
+  return nullptr;
 }
 
 const uint16_t* AttentionNode::MaskRow(int64_t token, int64_t stream) const {

@@ -26,6 +26,9 @@ int64_t RowIndex(const ggml_tensor* indices, int64_t i);
 
 constexpr int kMostTokens = 16;  // query tokens of a stream that are answered at once: speculative decoding's
 
+// Why no plug-in of ours answers attention of such heads; nullptr: it does.
+const char* UnfitShape(int head_dim, int value_head_dim, int num_q_heads, int num_kv_heads);
+
 // GGML_OP_FLASH_ATTN_EXT's arguments, as llama.cpp makes it.
 struct AttentionNode {
   explicit AttentionNode(const ggml_tensor* node);

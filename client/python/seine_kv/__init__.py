@@ -11,7 +11,7 @@
 
 help(seine_kv.Index), help(seine_kv.Sequence) and help(seine_kv.calibrate) have the rest; help(seine_kv.client) every
 call of Seine with its shapes. seine_kv.grpc has the same client over grpcio, where there is no native module.
-seine_kv.fleet calls many servers as one.
+seine_kv.fleet calls many servers as one. seine_kv.llama runs llama.cpp's programs, and llama-cpp-python, with the plug-in.
 seine_kv.hf decodes Hugging Face models, seine_kv.eval measures how well. `python -m seine_kv.trace` records the
 queries, keys and values of a real model; `python -m seine_kv.profile` measures their moments, the model's profile.
 

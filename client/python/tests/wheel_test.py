@@ -71,6 +71,8 @@ def check_contents(wheel):
         r"seine_kv/py\.typed",
         r"seine_kv/bin/seined?",
         r"seine_kv/bin/seine-bench",
+        r"seine_kv/llama/libggml-seine\.so",
+        r"seine_kv/llama/libggml-seine-remote\.so",
         r"seine/v1/.*_pb2\.py",
     ):
         assert any(re.fullmatch(wanted, name) for name in names), f"{wanted} is missing"
@@ -128,7 +130,9 @@ def main(arguments):
         pip("--python", python, "install", "--quiet", "--no-compile", str(wheel))
         package = next((Path(folder) / "venv" / "lib").glob("python*/site-packages/seine_kv"))
         lines = [
-            check_libraries([*package.glob("_native.*.so"), *(package / "bin" / name for name in PROGRAMS)])
+            check_libraries(
+                [*package.glob("_native.*.so"), *package.glob("llama/*.so"), *(package / "bin" / name for name in PROGRAMS)]
+            )
         ]
         lines.append(run(python, "-c", IN_PROCESS, cwd=folder))
         for program in PROGRAMS:

@@ -3,6 +3,7 @@
 #define SEINE_ENGINES_LLAMA_CPP_TESTS_CONTEXT_PAIR_H_
 
 #include <gtest/gtest.h>
+#include <cstdlib>
 
 #include <algorithm>
 #include <cmath>
@@ -29,6 +30,7 @@ class Pair {
       params.flash_attn_type = flash;
       params.kv_unified = unified;
       params.type_k = params.type_v = type;
+      if (std::getenv("TEST_RINGS") != nullptr) params.swa_full = false;
       ThePlugin().set_mode(mode);
       both_.emplace_back(llama_init_from_model(model, params), &llama_free);
       EXPECT_NE(both_.back(), nullptr);

@@ -101,17 +101,21 @@ class Profiles : public ::testing::Test {
     std::ifstream file(path);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // Decodes with these variables set as well. said_, ours_ and report_ become what it wrote.
+  // Decodes with these variables set as well. said_, loaded_, ours_ and report_ become what it wrote.
   void Decode(const std::string& variables, const std::string& test = "Apart.*") {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
     const std::string command = variables + " SEINE_REPORT=" + Path("report") + " " + program +
                                 " --gtest_filter=" + test + " > " + Path("out") + " 2> " + Path("err");
     EXPECT_EQ(std::system(command.c_str()), 0) << Contents(Path("out"));
     said_ = Contents(Path("err"));
-    ours_.clear();
+    loaded_.clear(), ours_.clear();
     std::istringstream lines(said_);
     for (std::string line; std::getline(lines, line);) {
-      if (line.rfind("seine: ", 0) == 0) ours_ += line + "\n";
+      if (line.rfind("seine: ggml ", 0) == 0) {
+        loaded_ += line + "\n";
+      } else if (line.rfind("seine: ", 0) == 0) {
+        ours_ += line + "\n";
+      }
     }
     report_ = Contents(Path("report"));
   }
@@ -119,7 +123,8 @@ class Profiles : public ::testing::Test {
   bool Reported(const std::string& what) const { return report_.find(what) != std::string::npos; }
 
   const std::string folder_ = ::testing::TempDir() + "seine-profiles-" + std::to_string(getpid());
-  std::string said_, ours_, report_;  // ours_: the plug-in's lines of what was said
+  std::string said_, report_;
+  std::string loaded_, ours_;  // the plug-in's lines of what was said: when it was loaded, and behind that
 };
 
 TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
@@ -128,10 +133,15 @@ TEST_F(Profiles, AMeasuredOneIsFoundAndUsed) {
   EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over ")) << said_;
   EXPECT_TRUE(Reported("\"answered\": 0, ") && Reported("\"codec\": \"\"")) << report_;
   EXPECT_EQ(ReadProfile(path)->model, "tiny");
+  EXPECT_TRUE(loaded_.ends_with(": a profile is measured, and llama.cpp attends by itself\n")) << loaded_;
 
   Decode("SEINE_PROFILES=" + folder_);
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_;
   EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+  EXPECT_TRUE(
+      loaded_.ends_with(", interface 2: tokens that attend over 256 cells or more are answered by an index, others by "
+                        "llama.cpp itself\n"))
+      << loaded_;
   EXPECT_EQ(ours_, "seine: attention over 701 cells is answered by the balanced code, profile " + path + "\n");
 
   Decode("TEST_ROPE_BASE=20000 SEINE_PROFILES=" + folder_);
@@ -194,6 +204,10 @@ TEST_F(Profiles, FactorsOfFrequenciesAreTheModels) {
   Decode("TEST_LLAMA3=1 SEINE_PROFILES=" + folder_);
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
   EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+  EXPECT_TRUE(
+      loaded_.ends_with(", interface 2: tokens that attend over 256 cells or more are answered by an index, others by "
+                        "llama.cpp itself\n"))
+      << loaded_;
   Decode("SEINE_PROFILES=" + folder_);  // the same model without them
   EXPECT_TRUE(Said("no profile is of this model")) << said_;
 }
@@ -206,18 +220,18 @@ TEST_F(Profiles, LayersOfAnotherRopeAreLeftAlone) {
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
   EXPECT_TRUE(Reported("\"answered\": 70, ")) << report_;
   EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
-  Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("one"));
-  EXPECT_TRUE(Said("a model of one layer cannot be measured")) << said_;
-  EXPECT_FALSE(std::filesystem::exists(Path("one")));
+  Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("mixed"));
+  EXPECT_TRUE(Said("layers differ in their heads or their RoPE, and a profile states one for all")) << said_;
+  EXPECT_FALSE(std::filesystem::exists(Path("mixed")));
 }
 
 // A profile of a model whose other layers slide is of those that attend all, counted from 0, as Hugging Face's is.
 TEST_F(Profiles, LayersThatSlideAreNotMeasured) {
   const std::string path = Path("full.profile.safetensors");
-  Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 SEINE_CALIBRATE=" + path);
+  Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 TEST_RINGS=1 SEINE_CALIBRATE=" + path);
   EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over ")) << said_;
   for (const std::string& by : {"SEINE_PROFILE=" + path, "SEINE_PROFILES=" + folder_}) {
-    Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 " + by);
+    Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 TEST_RINGS=1 " + by);
     EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
     EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
     EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;

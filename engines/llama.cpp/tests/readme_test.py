@@ -6,6 +6,7 @@ Standard library only; pip fetches what llama-cpp-python itself needs.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 BUILD = Path("build/llama")
+PACKAGE = Path("client/python/seine_kv")
 MARK = "from llama_cpp import"  # the block that has it is the one
 PROMPT = 10000  # characters, of some 2,300 tokens: more than SEINE_MIN_KV's default, 2,048
 SWITCHED_OFF = ["-DLLAVA_BUILD=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_CURL=OFF"]
@@ -22,7 +24,7 @@ EPILOG = """\
 what it does:
   1. installs llama-cpp-python from --sources into --venv, unless it is there: some ten minutes on two cores
   2. takes the Python block of README.md that imports llama_cpp, as it stands
-  3. runs it in a folder with model.gguf and prompt.txt, GGML_BACKEND_PATH naming the plug-in
+  3. runs it in a folder with model.gguf, prompt.txt, and seine_kv with the plug-in, as a wheel has both
   4. fails unless the block ends well, prints a text, and the plug-in's report says that it answered
 
 example:
@@ -83,8 +85,10 @@ def run_block(python, block, args, folder):
     (folder / "model.gguf").symlink_to(args.model.resolve())
     (folder / "prompt.txt").write_text("\n\n".join(topics[name] for name in sorted(topics))[:PROMPT])
     (folder / "block.py").write_text(block)
+    shutil.copytree(PACKAGE, folder / "seine_kv")
+    shutil.copy(args.plugin, folder / "seine_kv/llama")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SEINE_", "GGML_", "PYTHON"))}
-    environment |= {"GGML_BACKEND_PATH": str(args.plugin.resolve()), "SEINE_REPORT": str(folder / "report.json")}
+    environment |= {"SEINE_REPORT": str(folder / "report.json")}
     done = subprocess.run(
         [python, "block.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
