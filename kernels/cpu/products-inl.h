@@ -28,6 +28,24 @@ HWY_INLINE auto LevelProducts(D8, V8 levels, VI8 weights) {
     return sums;
   }
 #endif
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE4
+  // Unsigned times signed bytes, two products a 16-bit lane: 2 * 127 * 127 fits.
+  hn::Vec<decltype(d32)> sums;
+  if constexpr (sizeof(levels) == 16) {
+    sums.raw = _mm_madd_epi16(_mm_maddubs_epi16(levels.raw, weights.raw), _mm_set1_epi16(1));
+  }
+#if HWY_MAX_BYTES >= 32
+  if constexpr (sizeof(levels) == 32) {
+    sums.raw = _mm256_madd_epi16(_mm256_maddubs_epi16(levels.raw, weights.raw), _mm256_set1_epi16(1));
+  }
+#endif
+#if HWY_MAX_BYTES >= 64
+  if constexpr (sizeof(levels) == 64) {
+    sums.raw = _mm512_madd_epi16(_mm512_maddubs_epi16(levels.raw, weights.raw), _mm512_set1_epi16(1));
+  }
+#endif
+  return sums;
+#else
   // Bytes of each 16-bit lane apart, multiplied in 16 bits: |127 * 127| twice fits, four times only in 32.
   const hn::Repartition<int16_t, D8> d16;
   const hn::Repartition<int8_t, D8> di8;
@@ -37,6 +55,7 @@ HWY_INLINE auto LevelProducts(D8, V8 levels, VI8 weights) {
   const auto pairs = hn::Add(hn::Mul(level_even, weight_even), hn::Mul(level_odd, weight_odd));
   const auto pairs32 = hn::BitCast(d32, pairs);
   return hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(pairs32)), hn::ShiftRight<16>(pairs32));
+#endif
 }
 
 #if HWY_TARGET == HWY_AVX3_DL

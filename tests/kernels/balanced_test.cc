@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "kernels/codecs/kinds/balanced.h"
@@ -234,24 +235,38 @@ TEST(BalancedCodec, KeysBesideAMuchLongerOneAreEstimatedAsTheMethodSays) {
   }
 }
 
+// Widths of 1 to 6 bits, within bytes and across them, and batches of any size.
 TEST(BalancedCodec, TheSameCodesAndEstimatesOnEveryTarget) {
   for (const int dim : kDeviceHeadDims) {
-    const BalancedOptions o = Options(dim);
-    const std::vector<float> keys = Shaped(o, 192, 17, 3), query = Shaped(o, 1, 18);
-    std::vector<uint8_t> coarse, fine;
-    std::vector<float> estimates;
-    OnEveryTarget([&](const std::string&) {
-      const Zone zone(keys, dim, MakeBalancedCodec(o), 192);
-      const CodeLayout& layout = zone.codec->layout();
-      const ConstCodePlanes& p = zone.segments[0];
-      const std::vector<uint8_t> got_coarse(p.coarse, p.coarse + 192 * layout.coarse_bytes);
-      const std::vector<uint8_t> got_fine(p.fine, p.fine + 192 * layout.fine_bytes);
-      const std::vector<float> got = Estimates(zone, query);
-      if (estimates.empty()) coarse = got_coarse, fine = got_fine, estimates = got;
-      ASSERT_EQ(got_coarse, coarse);
-      ASSERT_EQ(got_fine, fine);
-      ASSERT_EQ(got, estimates);
-    });
+    for (const auto& [coarse_share, total_share] : {std::pair(1.0, 2.0), {.5, 2.0}, {2.0, 2.5}, {1.0, 3.75}}) {
+      if (total_share * dim > 8 * kMaxBalancedBytes - 8 || coarse_share * dim > kMaxDeviceHeadDim) continue;
+      SCOPED_TRACE(testing::Message() << dim << " " << coarse_share << " " << total_share);
+      const BalancedOptions o = Options(dim, coarse_share, total_share);
+      const std::vector<float> keys = Shaped(o, 192, 17, 3), query = Shaped(o, 1, 18);
+      std::vector<uint8_t> coarse, fine;
+      std::vector<float> estimates;
+      OnEveryTarget([&](const std::string&) {
+        const Zone zone(keys, dim, MakeBalancedCodec(o), 192);
+        const CodeLayout& layout = zone.codec->layout();
+        const ConstCodePlanes& p = zone.segments[0];
+        const std::vector<uint8_t> got_coarse(p.coarse, p.coarse + 192 * layout.coarse_bytes);
+        const std::vector<uint8_t> got_fine(p.fine, p.fine + 192 * layout.fine_bytes);
+        const std::vector<float> got = Estimates(zone, query);
+        if (estimates.empty()) coarse = got_coarse, fine = got_fine, estimates = got;
+        ASSERT_EQ(got_coarse, coarse);
+        ASSERT_EQ(got_fine, fine);
+        ASSERT_EQ(got, estimates);
+        PreparedQuery prepared;
+        zone.codec->PrepareQuery(query.data(), &prepared);
+        const Candidates all = AllCandidates(zone, prepared);
+        const std::vector<uint32_t> chosen(all.index.begin(), all.index.end());
+        for (const int count : {1, 15, 17, 33, 63, 65, 130}) {
+          std::vector<float> some(count);
+          zone.codec->Rerank(prepared, all, chosen.data(), count, zone.segments.data(), zone.segment_keys, some.data());
+          ASSERT_EQ(some, std::vector<float>(got.begin(), got.begin() + count));
+        }
+      });
+    }
   }
 }
 

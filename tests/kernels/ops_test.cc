@@ -436,6 +436,61 @@ TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
   }
 }
 
+// A threshold that is a key's own score keeps it, and the next larger one does not, whatever the sizes of factors in a
+// window and of the base beside them.
+TEST(Ops, AThresholdKeepsExactlyTheScoresThatReachIt) {
+  const int dim = 96, n = 1216;
+  RsqOptions options;
+  options.head_dim = dim;
+  options.centre = Centre::kNone;
+  const Zone zone(Keys(n, dim, 71), dim, options, 2048);
+  PreparedQuery prepared;
+  zone.codec->PrepareQuery(Gaussian(dim, 72).data(), &prepared);
+  std::mt19937 rng(73);
+  std::vector<uint8_t> factor(n);
+  for (uint8_t& code : factor) code = static_cast<uint8_t>(rng() % 256);
+  std::vector<uint32_t> bases;
+  for (const float largest : {1.0f, 1.0f, 3e4f, 1e-20f, 3e-31f, 1e-37f, 1e-40f, 3e33f, 0.0f}) {
+    bases.push_back(FactorBase(largest, largest));
+    bases.push_back(FactorBase(largest, 0));
+  }
+  bases.push_back(FactorBase(0x1p-149f, 0));
+  ASSERT_EQ(bases.size(), static_cast<size_t>(n / kWindowTokens));
+  std::fill_n(factor.begin() + 64, 64, uint8_t{0});  // of the second window no factor at all
+  for (const float base : {0.0f, 3e-38f, -2.5f, 1000.0f, -4e7f}) {
+    cpu::ScanArgs args;
+    args.layout = &zone.codec->layout();
+    args.planes = zone.segments[0];
+    args.planes.factor = factor.data();
+    args.planes.factor_base = bases.data();
+    args.queries[0] = {&prepared, nullptr, base};
+    args.end = n;
+    std::vector<float> scores(n), window_bases(n / kWindowTokens);
+    float *const to_scores = scores.data(), *const to_bases = window_bases.data();
+    cpu::scalar::ScanScores(args, &to_scores, &to_bases);
+    OnEveryTarget([&](const std::string& target) {
+      Candidates found;
+      for (auto* v : {&found.coarse, &found.base}) v->resize(n + 16);
+      found.index.resize(n + 16);
+      found.rows.resize((n + 16) * args.layout->coarse_bytes);
+      Candidates* const to = &found;
+      for (int i = 0; i < n; i += 7) {
+        for (const float threshold : {scores[i], std::nextafter(scores[i], INFINITY)}) {
+          found.size = 0;
+          cpu::ScanAbove(args, &threshold, 0, &to);
+          std::vector<uint32_t> want;
+          for (int k = 0; k < n; ++k) {
+            if (scores[k] >= threshold) want.push_back(static_cast<uint32_t>(k));
+          }
+          ASSERT_EQ(std::vector<uint32_t>(found.index.begin(), found.index.begin() + found.size), want)
+              << target << " " << base << " " << threshold;
+          for (size_t c = 0; c < want.size(); ++c) ASSERT_EQ(found.coarse[c], scores[want[c]]) << target;
+        }
+      }
+    });
+  }
+}
+
 // Whatever is scanned together, each query gets what it gets alone: both kinds of scan, and widths with and without a
 // kernel of their own.
 TEST(Ops, QueriesScannedTogetherGetWhatEachGetsAlone) {

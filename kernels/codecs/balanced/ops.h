@@ -33,12 +33,15 @@ struct BitPlace {
 // and fill num_bytes; what they leave is 0.
 void PackBalancedWindow(const uint8_t* cells, const std::vector<BitPlace>& places, int num_bytes, uint32_t* words);
 
-// Picks those of 64 bytes whose indices are the same for every key. `at` says by quarter of the bytes and by lane where
-// a shuffle finds the byte; its highest bit is set where another quarter has it. Quarters [first, end) hold all that
-// are wanted.
-struct BalancedPicks {
-  int first = 4, end = 0;
-  std::vector<uint8_t> at[4];  // [groups * 64]
+// How one coordinate's index is put together where a vector holds a byte of many keys (rerank_cpu.cc): of each part the
+// byte's bits, moved right or left, that the mask keeps. Masks are of four keys.
+struct BalancedPart {
+  uint8_t byte = 0, shift = 0;
+  uint32_t mask = 0;
+};
+struct BalancedStep {
+  BalancedPart right[2], left[2];
+  int quarters = 1;  // how many times 16 levels it has
 };
 
 // How the fine stage reads a key: an index is two fields of the bytes [coarse row | record], 64 at most. Coordinates in
@@ -54,11 +57,12 @@ struct BalancedReader {
   std::vector<uint8_t> flip;  // [groups][64]: 2^(total-1) - 1, which is also where the levels of that width begin
   uint8_t levels[64];         // of magnitudes of 1 to 6 bits one after another, largest 127
   uint8_t raised[128];        // 128 + signed level of index i of b bits, at 2^b + i
-  // What targets without a shift for each lane read instead: where to pick the bytes, 2^(8 - shift) of
-  // even and odd lanes, and how many quarters of `levels` are in use.
-  BalancedPicks coarse_at, fine_at, after_fine;
-  std::vector<uint16_t> coarse_by[2], fine_by[2];  // [groups * 32]
-  int level_quarters = 0;
+  // What targets without a shift for each lane read instead: raised less 128, then that negated; and the coordinates
+  // that have bits, in fours of a kind: of parts that move right, of others, of more than 16 levels. What fills up a
+  // four has levels 0.
+  int8_t signed_levels[256] = {};
+  std::vector<BalancedStep> plain, split, wide;
+  std::vector<uint8_t> step_coordinate, step_levels;  // of all of these: which, and where its levels begin
   // What joins row and record in one register of 64 bytes: where each sixteen bytes of the record are read, none beyond
   // its end, and from which byte of (row, those read) each byte comes.
   int record_at[4];

@@ -9,37 +9,49 @@
 namespace seine::cpu {
 namespace {
 
-BalancedPicks PicksOf(const std::vector<uint8_t>& index, int add, const std::vector<uint8_t>& wanted) {
-  BalancedPicks picks;
-  for (int q = 0; q < 4; ++q) {
-    picks.at[q].assign(index.size(), 128);
-    for (size_t i = 0; i < index.size(); ++i) {
-      const int byte = index[i] + add;
-      if (byte / 16 != q) continue;
-      picks.at[q][i] = static_cast<uint8_t>(byte % 16);
-      if (wanted[i] == 0) continue;
-      picks.first = std::min(picks.first, q);
-      picks.end = std::max(picks.end, q + 1);
+// The index's bits `mask` that lie `above` their places in the byte, and where they reach beyond it in the next one.
+void AddParts(int byte, int above, int mask, BalancedPart* right, BalancedPart* left) {
+  const auto part = [](int at, int shift, int kept) {
+    return BalancedPart{static_cast<uint8_t>(at), static_cast<uint8_t>(shift), kept * 0x01010101u};
+  };
+  if (mask == 0) return;
+  if (above < 0) {
+    *left = part(byte, -above, mask);
+    return;
+  }
+  const int here = mask & 255 >> above;
+  *right = part(byte, above, here);
+  if (here != mask) *left = part(byte + 1, 8 - above, mask - here);
+}
+
+void SetSteps(const std::vector<uint8_t>& total, BalancedReader* r) {
+  std::vector<uint8_t> plain, split, wide;  // coordinates
+  for (size_t i = 0; i < total.size(); ++i) {
+    if (total[i] == 0) continue;
+    BalancedStep s;
+    s.quarters = std::max(1, (1 << total[i]) / 16);
+    AddParts(r->coarse_byte[i], r->coarse_shift[i], r->coarse_mask[i], &s.right[0], &s.left[0]);
+    AddParts(r->fine_byte[i], r->fine_shift[i], r->fine_mask[i], &s.right[1], &s.left[1]);
+    const bool moves_left = s.left[0].mask != 0 || s.left[1].mask != 0;
+    (s.quarters > 1 ? r->wide : moves_left ? r->split : r->plain).push_back(s);
+    (s.quarters > 1 ? wide : moves_left ? split : plain).push_back(static_cast<uint8_t>(i));
+  }
+  const auto finish = [&](const std::vector<uint8_t>& coordinates, std::vector<BalancedStep>* steps) {
+    steps->resize((steps->size() + 3) / 4 * 4);
+    for (const uint8_t i : coordinates) {
+      r->step_coordinate.push_back(i);
+      r->step_levels.push_back(static_cast<uint8_t>(1 << total[i]));
     }
+    r->step_coordinate.resize(r->step_coordinate.size() + steps->size() - coordinates.size());
+    r->step_levels.resize(r->step_coordinate.size());
+  };
+  finish(plain, &r->plain);
+  finish(split, &r->split);
+  finish(wide, &r->wide);
+  for (int i = 2; i < 128; ++i) {
+    r->signed_levels[i] = static_cast<int8_t>(r->raised[i] - 128);
+    r->signed_levels[128 + i] = static_cast<int8_t>(128 - r->raised[i]);
   }
-  return picks;
-}
-
-void SetFactors(const std::vector<int8_t>& shift, std::vector<uint16_t> (&by)[2]) {
-  for (int odd = 0; odd < 2; ++odd) {
-    by[odd].resize(shift.size() / 2);
-    for (size_t i = 0; i < by[odd].size(); ++i) by[odd][i] = static_cast<uint16_t>(1u << (8 - shift[2 * i + odd]));
-  }
-}
-
-void SetShuffles(BalancedReader* r) {
-  r->coarse_at = PicksOf(r->coarse_byte, 0, r->coarse_mask);
-  r->fine_at = PicksOf(r->fine_byte, 0, r->fine_mask);
-  r->after_fine = PicksOf(r->fine_byte, 1, r->fine_mask);
-  SetFactors(r->coarse_shift, r->coarse_by);
-  SetFactors(r->fine_shift, r->fine_by);
-  // Levels of the widest coordinate end at twice its flip, 2^(bits - 1) - 1.
-  r->level_quarters = 2 * *std::max_element(r->flip.begin(), r->flip.end()) / 16 + 1;
 }
 
 // A load that crosses into a line pays for it even where its mask leaves the line out, so no load of a record reaches
@@ -96,7 +108,7 @@ BalancedReader MakeReader(const CodeLayout& layout, const std::vector<uint8_t>& 
   }
   std::copy_n(AllGaussianTables().levels8, 64, r.levels);
 
-  SetShuffles(&r);
+  SetSteps(total, &r);
   SetJoin(&r);
   return r;
 }

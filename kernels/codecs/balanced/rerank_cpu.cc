@@ -1,17 +1,21 @@
 // Fine stage of the balanced code: whole codes of candidates from the coarse row and the record.
 //
 // An index of a coordinate is two fields of the key's bytes, fixed for the head: its leading bits in the coarse row,
-// the rest in the record, where fields follow one another. Each field's bytes are brought to the coordinate's lane by a
-// shuffle and its bits to their place by a shift of each lane's own. Products are summed in int32.
+// the rest in the record, where fields follow one another. AVX-512 brings each field's bytes to the coordinate's lane
+// by a shuffle and its bits to their place by a shift of each lane's own; other targets, whose lanes have none, turn
+// the keys so that a lane is a key. Products are summed in int32.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/codecs/balanced/rerank_cpu.cc"
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "hwy/highway.h"
+#include "kernels/cpu/bytes-inl.h"
 #include "kernels/cpu/products-inl.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <cstring>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/codecs/balanced/ops.h"
 #include "kernels/cpu/targets.h"
@@ -132,87 +136,125 @@ HWY_INLINE void SumAll(const uint8_t* const* rows, const uint8_t* const* records
 
 #else
 
-using DB = hn::CappedTag<uint8_t, 64>;
-using VB = hn::Vec<DB>;
-inline constexpr size_t kBytes = HWY_MAX_BYTES < 64 ? HWY_MAX_BYTES : 64;
+// Keys by the lane: a vector holds one byte of as many keys as it has lanes. A coordinate's bits lie in the same place
+// of each, so that shifts by constants serve, and levels of four coordinates side by side multiply weights of all keys
+// alike.
+using VI8 = hn::Vec<DI8>;
+using D32 = hn::Repartition<int32_t, D8>;
 
-HWY_INLINE VB Pick(const uint8_t* bytes, const BalancedPicks& picks, size_t lane) {
-  const DB d;
-  VB picked = hn::Zero(d);
-  for (int q = picks.first; q < picks.end; ++q) {
-    const VB at = hn::LoadU(d, picks.at[q].data() + lane);
-    picked = hn::Or(picked, hn::TableLookupBytesOr0(hn::LoadDup128(d, bytes + q * 16), at));
-  }
-  return picked;
-}
-
-// Looks up levels at indices below 16 * quarters, of 64 in all.
-HWY_INLINE VB LevelsAt(const uint8_t* levels, int quarters, VB index) {
-  const DB d;
-  const VB quarter = hn::Set(d, uint8_t{16}), out_of_reach = hn::Set(d, uint8_t{112});
-  if (quarters == 1) return hn::TableLookupBytes(hn::LoadDup128(d, levels), index);
-  VB chosen = hn::Zero(d);
-  for (int q = 0; q < quarters; ++q) {
-    // Above 15, the index plus 112 has its highest bit set; below 0 it has it already.
-    const VB reach = hn::Or(index, hn::And(hn::Add(index, out_of_reach), hn::Set(d, uint8_t{128})));
-    chosen = hn::Or(chosen, hn::TableLookupBytesOr0(hn::LoadDup128(d, levels + q * 16), reach));
-    index = hn::Sub(index, quarter);
-  }
-  return chosen;
-}
-
-// A key's row and record one after the other.
-struct Key {
-  alignas(64) uint8_t bytes[64] = {0};
-  HWY_INLINE Key(const uint8_t* row, int row_bytes, const uint8_t* record, int n) {
-    for (int b = 0; b < row_bytes; b += 4) memcpy(bytes + b, row + b, 4);
-    uint8_t* to = bytes + row_bytes;
-    if (n < 16) {
-      for (int b = 0; b < n; ++b) to[b] = record[b];
-      return;
+// A query's weights in the order of the steps: their sizes, and where the levels with their signs begin.
+struct StepWeights {
+  alignas(64) uint8_t size[256 + 16], levels[256 + 16];
+  StepWeights(const BalancedReader& r, const int8_t* fine8) {
+    const size_t n = r.step_coordinate.size();
+    int8_t weight[256 + 16];
+    for (size_t i = 0; i < n; ++i) weight[i] = fine8[r.step_coordinate[i]];
+    const uint8_t* of = r.step_levels.data();
+    for (size_t i = 0; i < n; ++i) {
+      size[i] = static_cast<uint8_t>(weight[i] < 0 ? -weight[i] : weight[i]);
+      levels[i] = static_cast<uint8_t>(of[i] + (static_cast<uint8_t>(weight[i]) & 128));
     }
-    for (int b = 0; b < n - 16; b += 16) memcpy(to + b, record + b, 16);
-    memcpy(to + n - 16, record + n - 16, 16);
   }
 };
 
-// The low eight bits of each 16-bit (byte, next byte) >> shift, by lane; shift from -5 to 7. Lanes have no shift of
-// their own for bytes, so the even and the odd ones are multiplied as 16 bits.
-HWY_INLINE VB ShiftEach(VB byte, VB next, const uint16_t* even_by, const uint16_t* odd_by) {
-  const hn::Repartition<uint16_t, DB> d16;
-  const auto low = hn::BitCast(d16, byte), high = hn::BitCast(d16, next), first = hn::Set(d16, uint16_t{255});
-  const auto even = hn::Or(hn::And(low, first), hn::ShiftLeft<8>(high));
-  const auto odd = hn::Or(hn::ShiftRight<8>(low), hn::AndNot(first, high));
-  const auto even_field = hn::ShiftRight<8>(hn::Mul(even, hn::LoadU(d16, even_by)));
-  const auto odd_field = hn::AndNot(first, hn::Mul(odd, hn::LoadU(d16, odd_by)));
-  return hn::BitCast(DB(), hn::Or(even_field, odd_field));
+HWY_INLINE V8 RightPart(const uint8_t* bytes, const BalancedPart& part) {
+  const D8 d;
+  const auto moved = hn::ShiftRightSame(hn::BitCast(D16(), hn::Load(d, bytes + part.byte * kLanes8)), part.shift);
+  return hn::And(hn::BitCast(d, moved), hn::BitCast(d, hn::Set(hn::Repartition<uint32_t, D8>(), part.mask)));
+}
+HWY_INLINE V8 LeftPart(const uint8_t* bytes, const BalancedPart& part) {
+  const D8 d;
+  const auto moved = hn::ShiftLeftSame(hn::BitCast(D16(), hn::Load(d, bytes + part.byte * kLanes8)), part.shift);
+  return hn::And(hn::BitCast(d, moved), hn::BitCast(d, hn::Set(hn::Repartition<uint32_t, D8>(), part.mask)));
+}
+
+enum class Kind { kPlain, kSplit, kWide };
+
+// The signed levels of one coordinate.
+template <Kind kKind>
+HWY_INLINE VI8 LevelsOf(const uint8_t* bytes, const BalancedStep& s, const int8_t* levels) {
+  const D8 d;
+  const DI8 di;
+  V8 index = hn::Or(RightPart(bytes, s.right[0]), RightPart(bytes, s.right[1]));
+  if constexpr (kKind != Kind::kPlain) {
+    index = hn::Or(index, hn::Or(LeftPart(bytes, s.left[0]), LeftPart(bytes, s.left[1])));
+  }
+  if constexpr (kKind != Kind::kWide) return hn::TableLookupBytes(hn::LoadDup128(di, levels), hn::BitCast(di, index));
+  const VI8 low = hn::BitCast(di, hn::And(index, hn::Set(d, uint8_t{15})));
+  VI8 level = hn::TableLookupBytes(hn::LoadDup128(di, levels), low);
+  for (int q = 1; q < s.quarters; ++q) {
+    const auto beyond = hn::Gt(hn::BitCast(di, index), hn::Set(di, static_cast<int8_t>(16 * q - 1)));
+    level = hn::IfThenElse(beyond, hn::TableLookupBytes(hn::LoadDup128(di, levels + 16 * q), low), level);
+  }
+  return level;
+}
+
+// Adds what steps of one kind, the first of which is step `at` of all, add to the sums of the keys. Lane i of sums[s]
+// is of key (i / 4) * 16 + s * 4 + i % 4.
+template <Kind kKind>
+HWY_INLINE int AddSteps(const uint8_t* bytes, const std::vector<BalancedStep>& steps, const int8_t* levels,
+                        const StepWeights& weights, int at, hn::Vec<D32> (&sums)[4]) {
+  const D8 d;
+  const hn::Repartition<int16_t, D8> d16;
+  for (size_t i = 0; i < steps.size(); i += 4, at += 4) {
+    VI8 level[4];
+    for (int c = 0; c < 4; ++c) level[c] = LevelsOf<kKind>(bytes, steps[i + c], levels + weights.levels[at + c]);
+    uint32_t four;
+    memcpy(&four, weights.size + at, 4);
+    const V8 weight = hn::BitCast(d, hn::Set(hn::Repartition<uint32_t, D8>(), four));
+    const auto pair = [&](auto low, int s) HWY_ATTR {
+      const auto of = [&](VI8 a, VI8 b) HWY_ATTR {
+        return hn::BitCast(d16, low ? hn::InterleaveLower(DI8(), a, b) : hn::InterleaveUpper(DI8(), a, b));
+      };
+      const auto a = of(level[0], level[1]), b = of(level[2], level[3]);
+      const auto first = hn::BitCast(DI8(), hn::InterleaveLower(d16, a, b));
+      const auto second = hn::BitCast(DI8(), hn::InterleaveUpper(d16, a, b));
+      sums[s] = hn::Add(sums[s], LevelProducts(d, weight, first));
+      sums[s + 1] = hn::Add(sums[s + 1], LevelProducts(d, weight, second));
+    };
+    pair(std::true_type(), 0);
+    pair(std::false_type(), 2);
+  }
+  return at;
+}
+
+// A key's row and record one after the other.
+HWY_INLINE void Join(const uint8_t* row, int row_bytes, const uint8_t* record, int n, uint8_t* to) {
+  if (row_bytes == 16) {
+    memcpy(to, row, 16);
+  } else {
+    for (int b = 0; b < row_bytes; b += 4) memcpy(to + b, row + b, 4);
+  }
+  to += row_bytes;
+  if (n < 16) {
+    for (int b = 0; b < n; ++b) to[b] = record[b];
+    return;
+  }
+  for (int b = 0; b < n - 16; b += 16) memcpy(to + b, record + b, 16);
+  memcpy(to + n - 16, record + n - 16, 16);
 }
 
 HWY_INLINE void SumAll(const uint8_t* const* rows, const uint8_t* const* records, int count, const BalancedReader& r,
                        const int8_t* fine8, int32_t* sums) {
-  const DB d;
-  const hn::Repartition<int8_t, DB> di8;
-  const hn::Repartition<int32_t, DB> d32;
-  const size_t lanes = static_cast<size_t>(r.groups) * 64;
-  for (int k = 0; k < count; ++k) {
-    const Key key(rows[k], r.coarse_bytes, records[k], r.record_bytes);
-    auto sum = hn::Zero(d32);
-    for (size_t at = 0; at < lanes; at += kBytes) {
-      const auto table = [&](const auto& values) HWY_ATTR { return hn::LoadU(d, values.data() + at); };
-      const auto shifted = [&](VB byte, VB next, const auto& by)
-                               HWY_ATTR { return ShiftEach(byte, next, by[0].data() + at / 2, by[1].data() + at / 2); };
-      const VB coarse = shifted(Pick(key.bytes, r.coarse_at, at), hn::Zero(d), r.coarse_by);
-      const VB fine = shifted(Pick(key.bytes, r.fine_at, at), Pick(key.bytes, r.after_fine, at), r.fine_by);
-      const VB index = hn::Or(hn::And(coarse, table(r.coarse_mask)), hn::And(fine, table(r.fine_mask)));
-      // The highest bit is the sign; the others, mirrored below zero, are the bin of the magnitude.
-      const VB flip = table(r.flip);
-      const auto positive = hn::Gt(hn::BitCast(di8, index), hn::BitCast(di8, flip));
-      const VB mirror = hn::IfThenZeroElse(hn::RebindMask(d, positive), flip);
-      const VB level = LevelsAt(r.levels, r.level_quarters, hn::Add(hn::Xor(hn::And(index, flip), mirror), flip));
-      const auto weight = hn::LoadU(di8, fine8 + at);
-      sum = hn::Add(sum, LevelProducts(d, level, hn::IfThenElse(positive, weight, hn::Neg(weight))));
+  constexpr int kKeys = static_cast<int>(kLanes8);
+  const StepWeights weights(r, fine8);
+  alignas(64) uint8_t keys[kKeys * 64], bytes[kKeys * 64];
+  for (int first = 0; first < count; first += kKeys) {
+    for (int k = 0; k < kKeys; ++k) {
+      const int at = HWY_MIN(first + k, count - 1);
+      Join(rows[at], r.coarse_bytes, records[at], r.record_bytes, keys + k * 64);
     }
-    sums[k] = hn::GetLane(hn::SumOfLanes(d32, sum));
+    for (int b = 0; b < r.coarse_bytes + r.record_bytes; b += 16) TurnKeys(keys + b, 64, bytes + b * kLanes8);
+    hn::Vec<D32> of[4];
+    for (auto& sum : of) sum = hn::Zero(D32());
+    int at = AddSteps<Kind::kPlain>(bytes, r.plain, r.signed_levels, weights, 0, of);
+    at = AddSteps<Kind::kSplit>(bytes, r.split, r.signed_levels, weights, at, of);
+    AddSteps<Kind::kWide>(bytes, r.wide, r.signed_levels, weights, at, of);
+    for (int s = 0; s < 4; ++s) {
+      alignas(64) int32_t lanes[kLanes8 / 4];
+      hn::Store(of[s], D32(), lanes);
+      for (int l = 0; l < kKeys / 4; l += 4) memcpy(sums + first + l * 4 + s * 4, lanes + l, 16);
+    }
   }
 }
 

@@ -4,7 +4,7 @@
 // sign_ip and every nibble code: each code byte indexes two tables of 16 entries of 7 bits. AVX-512 with VBMI and VNNI
 // looks up four byte positions at once (vpermb over 64 entries, which is why a 32-bit lane holds four bytes of one key)
 // and adds them in the lane (vpdpbusd): 8 instructions for 64 code bytes. Other targets turn tiles of 16 keys so that a
-// vector holds one byte position, look up with in-lane shuffles, and add in 16 bits (2 * 127 * 64 < 2^16). collision:
+// vector holds one byte position, look up with in-lane shuffles, and add in 16 bits (2 * 127 * 64 < 2^15). collision:
 // tier weights from 256-entry tables, by VBMI where it is and by plain look-ups elsewhere.
 #if defined(SEINE_KERNELS_OPS_SCAN_WINDOW_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SEINE_KERNELS_OPS_SCAN_WINDOW_SUMS_INL_H_
@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/bytes-inl.h"
 #include "kernels/cpu/products-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/math.h"
@@ -30,27 +31,6 @@ HWY_BEFORE_NAMESPACE();
 #endif
 namespace seine::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using D8 = hn::CappedTag<uint8_t, 64>;
-using V8 = hn::Vec<D8>;
-inline constexpr size_t kLanes128 = HWY_MAX_BYTES >= 64 ? 4 : HWY_MAX_BYTES / 16;  // 128-bit lanes, one tile each
-
-// One 128-bit lane from each of kLanes128 tiles.
-HWY_INLINE V8 LoadLanes(const uint8_t* p, size_t tile_bytes) {
-  const D8 d;
-#if HWY_MAX_BYTES >= 64
-  const hn::Half<D8> d2;
-  const hn::Half<decltype(d2)> d1;
-  const auto low = hn::Combine(d2, hn::LoadU(d1, p + tile_bytes), hn::LoadU(d1, p));
-  const auto high = hn::Combine(d2, hn::LoadU(d1, p + 3 * tile_bytes), hn::LoadU(d1, p + 2 * tile_bytes));
-  return hn::Combine(d, high, low);
-#elif HWY_MAX_BYTES >= 32
-  const hn::Half<D8> d1;
-  return hn::Combine(d, hn::LoadU(d1, p + tile_bytes), hn::LoadU(d1, p));
-#else
-  return hn::LoadU(d, p);
-#endif
-}
 
 // Turns four vectors whose lanes hold 16 keys x 4 bytes (one tile a lane) into four with one byte position each.
 HWY_INLINE void TurnTiles(const uint8_t* tiles, size_t tile_bytes, V8* out) {
@@ -231,53 +211,92 @@ struct WindowSums {
   TileSums<kQ>* tile(size_t t) { return &tile0 + t; }
 };
 
+// What the sums of a key's nibbles are too much.
+HWY_INLINE int32_t BiasOf(int coarse_bytes) { return 2 * kTableBias * coarse_bytes; }
+
 // Two sums a 16-bit lane: `all` adds whole lanes up, `odd` their upper bytes, which are taken from `all` at last; what
 // overflows a lane is upper bytes.
-template <int kQ, int kGroups>
-HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* const (&tables)[kQ],
-                           LaterWindows later, WindowSums<kQ>* sums) {
-  const D8 d;
-  const hn::Repartition<uint16_t, D8> d16;
-  const V8 low = hn::Set(d, uint8_t{15});
-  const size_t tile_bytes = static_cast<size_t>(kTileTokens) * coarse_bytes;
-  for (size_t t = 0; t < 4; ++t) sums->tile(t)->bias = 2 * kTableBias * coarse_bytes;
-  for (size_t t = 0; t < 4; t += kLanes128) {
-    hn::Vec<decltype(d16)> all[kQ], odd[kQ];
-    for (int q = 0; q < kQ; ++q) all[q] = odd[q] = hn::Zero(d16);
-    for (int g = 0; g < coarse_bytes / 4; ++g) {
-      for (size_t l = 0; l < kLanes128; ++l) later.Fetch((t + l) * tile_bytes + g * 64);
-      V8 v[4];
-      TurnTiles(coarse + t * tile_bytes + g * 64, tile_bytes, v);
-      for (int p = 0; p < 4; ++p) {
-        const V8 lo = hn::And(v[p], low);
-        const V8 hi = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v[p]))), low);
-        for (int q = 0; q < kQ; ++q) {
-          const uint8_t* table = tables[q] + g * 128 + p * 16;
-          const V8 both = hn::Add(hn::TableLookupBytes(hn::LoadDup128(d, table), lo),
-                                  hn::TableLookupBytes(hn::LoadDup128(d, table + 64), hi));
-          all[q] = hn::Add(all[q], hn::BitCast(d16, both));
-          odd[q] = hn::Add(odd[q], hn::ShiftRight<8>(hn::BitCast(d16, both)));
-        }
-      }
-    }
-    for (int q = 0; q < kQ; ++q) {
-      // A lane holds one tile: its first 8 keys interleave in the lower half, the others in the upper.
-      const auto even = hn::Sub(all[q], hn::ShiftLeft<8>(odd[q]));
-      alignas(64) uint16_t halves[2][32];
-      hn::Store(hn::InterleaveLower(d16, even, odd[q]), d16, halves[0]);
-      hn::Store(hn::InterleaveUpper(d16, even, odd[q]), d16, halves[1]);
-      for (size_t l = 0; l < kLanes128; ++l) {
-        memcpy(sums->tile(t + l)->of[q], halves[0] + l * 8, 16);
-        memcpy(sums->tile(t + l)->of[q] + 8, halves[1] + l * 8, 16);
+template <int kQ>
+struct LaneSums {
+  V16 all[kQ], odd[kQ];
+  HWY_INLINE LaneSums() {
+    for (int q = 0; q < kQ; ++q) all[q] = odd[q] = hn::Zero(D16());
+  }
+  // Adds four bytes of the 16 keys in each lane; table(q, at) is what query q looks up at a place of its group's
+  // tables.
+  template <typename Table>
+  HWY_INLINE void Add(const uint8_t* codes, size_t lane_bytes, Table table) {
+    const D8 d;
+    const V8 low = hn::Set(d, uint8_t{15});
+    V8 v[4];
+    TurnTiles(codes, lane_bytes, v);
+    for (size_t p = 0; p < 4; ++p) {
+      const V8 lo = hn::And(v[p], low);
+      const V8 hi = hn::And(hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(D16(), v[p]))), low);
+      for (int q = 0; q < kQ; ++q) {
+        const V8 both =
+            hn::Add(hn::TableLookupBytes(table(q, p * 16), lo), hn::TableLookupBytes(table(q, p * 16 + 64), hi));
+        all[q] = hn::Add(all[q], hn::BitCast(D16(), both));
+        odd[q] = hn::Add(odd[q], hn::ShiftRight<8>(hn::BitCast(D16(), both)));
+        Pin(all[q]);
+        Pin(odd[q]);
       }
     }
   }
-}
+  HWY_INLINE V16 Even(int q) const { return hn::Sub(all[q], hn::ShiftLeft<8>(odd[q])); }
+};
 
 template <int kQ, int kGroups>
-HWY_INLINE void SumTiles(const uint8_t* coarse, int coarse_bytes, int, int, const uint8_t* const (&tables)[kQ],
-                         WindowSums<kQ>* sums) {
-  SumNibbles<kQ, kGroups>(coarse, coarse_bytes, tables, {coarse, coarse}, sums);  // a vector takes several tiles
+HWY_INLINE void SumNibbles(const uint8_t* coarse, int coarse_bytes, const uint8_t* const (&tables)[kQ],
+                           LaterWindows later, WindowSums<kQ>* sums) {
+  const size_t groups = kGroups > 0 ? kGroups : coarse_bytes / 4, tile_bytes = groups * 64;
+  for (size_t t = 0; t < 4; t += kLanes128) {
+    LaneSums<kQ> lanes;
+    for (size_t g = 0; g < groups; ++g) {
+      for (size_t l = 0; l < kLanes128; ++l) later.Fetch((t + l) * tile_bytes + g * 64);
+      lanes.Add(coarse + t * tile_bytes + g * 64, tile_bytes,
+                [&](int q, size_t at) HWY_ATTR { return hn::LoadDup128(D8(), tables[q] + g * 128 + at); });
+    }
+    for (int q = 0; q < kQ; ++q) {  // a lane's first 8 keys interleave in the lower half, the others in the upper
+      uint8_t* to = reinterpret_cast<uint8_t*>(sums->tile(t)->of[q]);
+      const V16 even = lanes.Even(q);
+      StoreLanes(hn::InterleaveLower(D16(), even, lanes.odd[q]), to, sizeof(TileSums<kQ>));
+      StoreLanes(hn::InterleaveUpper(D16(), even, lanes.odd[q]), to + 16, sizeof(TileSums<kQ>));
+    }
+  }
+  for (size_t t = 0; t < 4; ++t) sums->tile(t)->bias = BiasOf(coarse_bytes);
+}
+
+// The tiles [first, first + count) of a window alone: of one tile a vector takes several groups, whose sums are added.
+template <int kQ, int kGroups>
+HWY_INLINE void SumTiles(const uint8_t* coarse, int coarse_bytes, int first, int count,
+                         const uint8_t* const (&tables)[kQ], WindowSums<kQ>* sums) {
+  const size_t groups = coarse_bytes / 4;
+  if (count == 4 || groups % kLanes128 != 0) {
+    return SumNibbles<kQ, kGroups>(coarse, coarse_bytes, tables, {coarse, coarse}, sums);
+  }
+  const hn::FixedTag<uint16_t, 8> d;
+  for (int t = first; t < first + count; ++t) {
+    LaneSums<kQ> lanes;
+    for (size_t g = 0; g < groups; g += kLanes128) {
+      lanes.Add(coarse + (t * groups + g) * 64, 64,
+                [&](int q, size_t at) HWY_ATTR { return LoadLanes(tables[q] + g * 128 + at, 128); });
+    }
+    TileSums<kQ>* tile = sums->tile(t);
+    const auto sum_of_lanes = [&](V16 v) HWY_ATTR {
+      alignas(64) uint16_t all[kLanes8 / 2];
+      hn::Store(v, D16(), all);
+      auto sum = hn::Load(d, all);
+      for (size_t l = 1; l < kLanes128; ++l) sum = hn::Add(sum, hn::Load(d, all + l * 8));
+      return sum;
+    };
+    for (int q = 0; q < kQ; ++q) {
+      const auto even = sum_of_lanes(lanes.Even(q)), odd = sum_of_lanes(lanes.odd[q]);
+      hn::Store(hn::InterleaveLower(d, even, odd), d, tile->of[q]);
+      hn::Store(hn::InterleaveUpper(d, even, odd), d, tile->of[q] + 8);
+    }
+    tile->bias = BiasOf(coarse_bytes);
+  }
 }
 
 HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16_t* keys) {
@@ -286,12 +305,8 @@ HWY_INLINE size_t AppendAbove(const WindowScores& s, VF limit, int first, uint16
     for (size_t i = 0; i < kParts; ++i) masks[i] = hn::Ge(tile.v[i], limit);
     return static_cast<uint64_t>(Bits16(masks));
   };
-  size_t count = 0;
-  for (uint64_t mask = above(s.tile0) | above(s.tile1) << 16 | above(s.tile2) << 32 | above(s.tile3) << 48; mask != 0;
-       mask &= mask - 1) {
-    keys[count++] = static_cast<uint16_t>(first + std::countr_zero(mask));
-  }
-  return count;
+  const uint64_t mask = above(s.tile0) | above(s.tile1) << 16 | above(s.tile2) << 32 | above(s.tile3) << 48;
+  return AppendBits(mask, static_cast<uint16_t>(first), keys);
 }
 
 template <int kQ>

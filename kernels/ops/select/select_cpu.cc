@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "hwy/highway.h"
+#include "kernels/cpu/bytes-inl.h"
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <bit>
@@ -104,7 +105,7 @@ HWY_INLINE size_t AppendPlaces(uint64_t bits, uint32_t first, uint32_t* out) {
     _mm512_storeu_si512(out + c, _mm512_add_epi32(_mm512_cvtepu8_epi32(places), start));
   }
 #else
-  for (; bits != 0; bits &= bits - 1) out[count++] = first + static_cast<uint32_t>(std::countr_zero(bits));
+  count = AppendBits(bits, first, out);
 #endif
   return count;
 }
