@@ -3,10 +3,10 @@
 #define SEINE_ENGINES_LLAMA_CPP_TESTS_CONTEXT_PAIR_H_
 
 #include <gtest/gtest.h>
-#include <cstdlib>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
