@@ -86,7 +86,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
                      .num_q_heads = facts.num_q_heads,
                      .num_kv_heads = facts.num_kv_heads,
                      .head_dim = facts.head_dim,
-                     .dtype = facts.dtype,
+                     .dtype = DType::kFloat16,
                      .rope = facts.rope};
   const Settings& s = settings();
   config.search.top_k = s.top_k;
@@ -94,6 +94,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   config.search.refine = s.refine;
   config.search.softmax_scale = facts.scale;
   config.softcap = facts.softcap;
+  config.rotation = facts.rotation;
   config.sink = s.sink;
   config.local = s.local;
   config.tail = s.tail;
@@ -115,7 +116,8 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
     const CellConfig& c = context->config();
     const Geometry& g = c.geometry;
     if (g.num_q_heads == f.num_q_heads && g.num_kv_heads == f.num_kv_heads && g.head_dim == f.head_dim &&
-        g.dtype == f.dtype && c.search.softmax_scale == f.scale && c.softcap == f.softcap && c.capacity == f.capacity) {
+        c.rotation == f.rotation && c.search.softmax_scale == f.scale && c.softcap == f.softcap &&
+        c.capacity == f.capacity) {
       return context.get();
     }
   }
@@ -159,13 +161,9 @@ std::string Attention::MakeStreams(Layer* layer) {
     if (!cells.ok()) return std::string(cells.status().message());
     Stream& stream = layer->streams.emplace_back();
     stream.cells = *std::move(cells);
-    const size_t head_bytes = f.head_dim * SizeOf(f.dtype);
-    stream.rows = {f.keys + s * f.stream_bytes,
-                   f.values + s * f.value_stream_bytes,
-                   f.cell_bytes,
-                   head_bytes,
-                   f.value_cell_bytes,
-                   head_bytes};
+    stream.rows = {
+        f.keys + s * f.stream_bytes, f.values + s * f.value_stream_bytes, f.cell_bytes, BytesOf(f.key_type, f.head_dim),
+        f.value_cell_bytes,          BytesOf(f.value_type, f.head_dim),   f.key_type,   f.value_type};
   }
   return {};
 }

@@ -91,7 +91,7 @@ absl::Status RemoteAttention::Restart(const AttentionNode& node) {
                           .num_q_heads = facts.num_q_heads,
                           .num_kv_heads = facts.num_kv_heads,
                           .head_dim = facts.head_dim,
-                          .dtype = facts.dtype,
+                          .dtype = facts.key_type,
                           .rope = facts.rope},
              .scale = facts.scale,
              .profile = s.profile,
@@ -168,6 +168,8 @@ std::string RemoteAttention::Plan(const AttentionNode& node) {
   if (!unfit_.empty()) return unfit_;
   const std::vector<int64_t>& positions = block_.positions;
   if (const char* why = node.Unfit()) return why;
+  if (node.keys->type != node.values->type) return "keys and values of two types";
+  if (IsQuantised(*RowTypeOf(node.keys))) return "a cache of another type than f16 or bf16";
   if (node.softcap != 0) return "a soft cap of logits";
   if (node.sinks != nullptr) return "attention sinks";
   if (positions.empty()) return "positions that cannot be read off the graph";
@@ -197,9 +199,8 @@ std::string RemoteAttention::CheckLayer(const AttentionNode& node, int layer) co
   if (RootOf(node.mask) != block_.mask) return "layers that slide";
   if (!pending_ || layer != layer_) return "layers that share a cache";
   const Geometry& g = config_.geometry;
-  const DType dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
   if (layer >= g.num_layers || node.num_q_heads != g.num_q_heads || node.num_kv_heads != g.num_kv_heads ||
-      node.head_dim != g.head_dim || dtype != g.dtype || node.scale != config_.scale) {
+      node.head_dim != g.head_dim || RowTypeOf(node.keys) != g.dtype || node.scale != config_.scale) {
     return "a layer of another shape than the first";
   }
   return {};
