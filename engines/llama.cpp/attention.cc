@@ -129,10 +129,11 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
   }
   Report::Get().Uses(config.codec.name, config.codec.profile_name);
   if (settings().log) {
-    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s\n", f.num_kv_heads,
+    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s%s\n", f.num_kv_heads,
                  f.num_q_heads / f.num_kv_heads, f.head_dim, static_cast<long long>(f.capacity),
                  config.codec.name.c_str(),
-                 config.codec.profile_name.empty() ? "none" : config.codec.profile_name.c_str());
+                 config.codec.profile_name.empty() ? "none" : config.codec.profile_name.c_str(),
+                 f.rotation > 0 ? ", keys turned before they are quantised" : "");
   }
   return contexts_.emplace_back(*std::move(made)).get();
 }

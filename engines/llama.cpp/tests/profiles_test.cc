@@ -40,7 +40,8 @@ std::vector<float> Llama3Factors(const ModelShape& shape) {
 llama_flash_attn_type FlashAttention() {
   const char* text = std::getenv("TEST_FLASH");
   if (text == nullptr) return LLAMA_FLASH_ATTN_TYPE_ENABLED;
-  return std::string(text) == "auto" ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  if (std::string(text) == "auto") return LLAMA_FLASH_ATTN_TYPE_AUTO;
+  return std::string(text) == "on" ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
 }
 
 // What processes of Profiles.* below run.
@@ -242,6 +243,7 @@ TEST_F(Profiles, MomentsAreThoseBeforeRope) {
 }
 
 // llama.cpp turns keys, queries and values before it quantises them. A profile is of those before, and serves both.
+// Where values are quantised, llama.cpp itself turns flash attention on.
 TEST_F(Profiles, QuantisedCachesHaveTheProfileOfOthers) {
   std::vector<Profile> profiles;
   for (const char* run : {"", "TEST_Q8_0=1", "TEST_Q8_0=1 LLAMA_ATTN_ROT_DISABLE=1"}) {
@@ -250,8 +252,9 @@ TEST_F(Profiles, QuantisedCachesHaveTheProfileOfOthers) {
     auto profile = ReadProfile(path);
     ASSERT_TRUE(profile.ok()) << profile.status() << said_;
     profiles.push_back(*std::move(profile));
-    Decode(std::string(run) + " SEINE_PROFILE=" + path);
+    Decode(std::string(run) + " SEINE_LOG=1 TEST_FLASH=" + (run[0] == '\0' ? "on" : "auto") + " SEINE_PROFILE=" + path);
     EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+    EXPECT_EQ(Said("profile: " + path + ", keys turned before they are quantised"), std::string(run) == "TEST_Q8_0=1");
     EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
   }
   for (size_t i = 1; i < profiles.size(); ++i) {
