@@ -84,8 +84,9 @@ class Pair {
 
 // Logits deviate by 2; llama.cpp adds values up in fp16, we in fp32.
 inline constexpr double kSame = .03;
-// Over quantised keys llama.cpp rounds queries to 8 bits as well, and we do not.
-inline double Near(const CacheTypes& types) { return types.quantised() ? 3 * kSame : kSame; }
+// Over quantised keys llama.cpp rounds queries to 8 bits as well, and we do not: logits then differ by up to .15 where
+// every layer attends alike, and by .55 over four layers. What is exact is held to double precision by nodes_test.cc.
+inline double Near(const CacheTypes& types) { return types.quantised() ? 10 * kSame : kSame; }
 
 }  // namespace seine::llama
 
