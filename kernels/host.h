@@ -25,6 +25,7 @@ using cpu::DotGather;
 using cpu::DotRows;
 using cpu::FirstNonFinite;
 using cpu::MeanRow;
+using cpu::Rotate;
 using cpu::SumExp;
 using cpu::ToFloat;
 

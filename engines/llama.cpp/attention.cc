@@ -93,7 +93,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
                      .num_q_heads = facts.num_q_heads,
                      .num_kv_heads = facts.num_kv_heads,
                      .head_dim = facts.head_dim,
-                     .dtype = facts.dtype,
+                     .dtype = DType::kFloat16,
                      .rope = facts.rope};
   const Settings& s = settings();
   config.search.top_k = s.top_k;
@@ -101,6 +101,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   config.search.refine = s.refine;
   config.search.softmax_scale = facts.scale;
   config.softcap = facts.softcap;
+  config.rotation = facts.rotation;
   config.sink = s.sink;
   config.local = s.local;
   config.tail = s.tail;
@@ -122,7 +123,8 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
     const CellConfig& c = context->config();
     const Geometry& g = c.geometry;
     if (g.num_q_heads == f.num_q_heads && g.num_kv_heads == f.num_kv_heads && g.head_dim == f.head_dim &&
-        g.dtype == f.dtype && c.search.softmax_scale == f.scale && c.softcap == f.softcap && c.capacity == f.capacity) {
+        c.rotation == f.rotation && c.search.softmax_scale == f.scale && c.softcap == f.softcap &&
+        c.capacity == f.capacity) {
       return context.get();
     }
   }
@@ -134,10 +136,11 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
   }
   Report::Get().Uses(config.codec.name, config.codec.profile_name);
   if (settings().log) {
-    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s\n", f.num_kv_heads,
+    std::fprintf(stderr, "seine: %d KV heads of %d, head_dim %d, %lld cells, %s code, profile: %s%s\n", f.num_kv_heads,
                  f.num_q_heads / f.num_kv_heads, f.head_dim, static_cast<long long>(f.capacity),
                  config.codec.name.c_str(),
-                 config.codec.profile_name.empty() ? "none" : config.codec.profile_name.c_str());
+                 config.codec.profile_name.empty() ? "none" : config.codec.profile_name.c_str(),
+                 f.rotation > 0 ? ", keys turned before they are quantised" : "");
   }
   return contexts_.emplace_back(*std::move(made)).get();
 }
@@ -169,13 +172,9 @@ std::string Attention::MakeStreams(Layer* layer) {
     if (!cells.ok()) return std::string(cells.status().message());
     Stream& stream = layer->streams.emplace_back();
     stream.cells = *std::move(cells);
-    const size_t head_bytes = f.head_dim * SizeOf(f.dtype);
-    stream.rows = {f.keys + s * f.stream_bytes,
-                   f.values + s * f.value_stream_bytes,
-                   f.cell_bytes,
-                   head_bytes,
-                   f.value_cell_bytes,
-                   head_bytes};
+    stream.rows = {
+        f.keys + s * f.stream_bytes, f.values + s * f.value_stream_bytes, f.cell_bytes, BytesOf(f.key_type, f.head_dim),
+        f.value_cell_bytes,          BytesOf(f.value_type, f.head_dim),   f.key_type,   f.value_type};
   }
   return {};
 }

@@ -2,6 +2,7 @@
 #include "engines/llama.cpp/calibration.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
+#include "kernels/host.h"
 #include "profile/layout.h"
 #include "profile/moments.h"
 
@@ -54,6 +56,14 @@ void ForEachRun(const std::vector<int32_t>& positions, Use use) {
     while (next < positions.size() && positions[next] == positions[next - 1] + 1) ++next;
     use(first, next - first, positions[first]);
   }
+}
+
+// Takes back what llama.cpp multiplied rows by before it quantises them (RotationOf): such matrices are their own
+// inverses.
+void TurnBack(float* rows, size_t floats, int rotation) {
+  if (rotation == 0) return;
+  const std::vector<float> no_signs(rotation, 1 / std::sqrt(static_cast<float>(rotation)));
+  host::Rotate(rows, static_cast<int>(floats / rotation), rotation, no_signs.data());
 }
 
 }  // namespace
@@ -180,6 +190,7 @@ void Calibration::AddKeys(int layer, const ggml_tensor* rows) {
       const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(rows->data) + t * rows->nb[1]);
       l.keys.insert(l.keys.end(), row, row + width);
     }
+    TurnBack(l.keys.data() + l.keys.size() - count * width, count * width, RotationOf(rows));
     AddWaiting(layer, static_cast<int64_t>(l.keys.size()) / width / kWindow * kWindow);
   });
 }
@@ -201,6 +212,7 @@ void Calibration::AddValues(int layer, const ggml_tensor* rows) {
       const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(rows->data) + t * rows->nb[1]);
       floats_.insert(floats_.end(), row, row + rows->ne[0]);
     }
+    TurnBack(floats_.data(), floats_.size(), RotationOf(rows));
     builder_->AddValues(layer, floats_.data(), static_cast<int64_t>(count));
   });
 }
@@ -222,6 +234,7 @@ void Calibration::RecordQueries(const void* context, const AttentionNode& node) 
         floats_.insert(floats_.end(), query, query + node.head_dim);
       }
     }
+    TurnBack(floats_.data(), floats_.size(), RotationOf(node.queries));
     builder_->AddQueries(layer, floats_.data(), static_cast<int64_t>(count), position, facts_.rope);
     if (layer == 0) tokens_ += static_cast<int64_t>(count);
   });

@@ -93,7 +93,8 @@ ggml_status Attention::SetRows(ggml_tensor* node) {
           reinterpret_cast<ggml_fp16_t*>(static_cast<char*>(node->data) + RowIndex(indices, i) * node->nb[1]),
           rows->ne[0]);
     }
-  } else if (const ggml_status status = team_.Compute(node); status != GGML_STATUS_SUCCESS) {
+  } else if (const ggml_status status = team_.Compute(node, /*alone=*/count <= kMostTokens);
+             status != GGML_STATUS_SUCCESS) {
     return status;
   }
   const ggml_tensor* root = RootOf(node);

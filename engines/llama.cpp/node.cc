@@ -33,6 +33,21 @@ const ggml_tensor* RootOf(const ggml_tensor* tensor) {
 bool IsKeyCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_k_l", layer); }
 bool IsValueCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_v_l", layer); }
 
+std::optional<DType> RowTypeOf(const ggml_tensor* cache) {
+  switch (cache->type) {
+    case GGML_TYPE_F16:
+      return DType::kFloat16;
+    case GGML_TYPE_BF16:
+      return DType::kBFloat16;
+    case GGML_TYPE_Q8_0:
+      return DType::kQ8;
+    case GGML_TYPE_Q4_0:
+      return DType::kQ4;
+    default:
+      return std::nullopt;
+  }
+}
+
 int64_t RowIndex(const ggml_tensor* indices, int64_t i) {
   const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
   int64_t index = 0;
@@ -77,8 +92,13 @@ AttentionNode::AttentionNode(const ggml_tensor* n)
 }
 
 const char* AttentionNode::Unfit() const {
-  if (keys->type != values->type) return "keys and values of two types";
-  if (keys->type != GGML_TYPE_F16 && keys->type != GGML_TYPE_BF16) return "a cache of another type than f16 or bf16";
+  for (const ggml_tensor* cache : {keys, values}) {
+    const std::optional<DType> type = RowTypeOf(cache);
+    if (!type) return "a cache of another type than f16, bf16, q8_0 or q4_0";
+    if (IsQuantised(*type) && cache->ne[0] % kScaledValues != 0) {
+      return "a quantised cache of a head_dim that is no multiple of 32";
+    }
+  }
   if (queries->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) return "queries of another type than f32";
   if (mask == nullptr || mask->type != GGML_TYPE_F16) return "no mask";
   if (sinks != nullptr && sinks->type != GGML_TYPE_F32) return "attention sinks of another type than f32";
@@ -171,10 +191,10 @@ Known& Everything() {
 // Returns true if what was learnt before still holds: another model's caches may have come to lie there.
 bool SameCaches(const CacheFacts& a, const CacheFacts& b) {
   return a.layer == b.layer && a.head_dim == b.head_dim && a.num_q_heads == b.num_q_heads &&
-         a.num_kv_heads == b.num_kv_heads && a.dtype == b.dtype && a.scale == b.scale && a.softcap == b.softcap &&
-         a.capacity == b.capacity && a.num_streams == b.num_streams && a.buffer == b.buffer &&
-         a.value_buffer == b.value_buffer && a.values == b.values && a.rope_params == b.rope_params &&
-         a.rope_factors == b.rope_factors;
+         a.num_kv_heads == b.num_kv_heads && a.key_type == b.key_type && a.value_type == b.value_type &&
+         a.rotation == b.rotation && a.scale == b.scale && a.softcap == b.softcap && a.capacity == b.capacity &&
+         a.num_streams == b.num_streams && a.buffer == b.buffer && a.value_buffer == b.value_buffer &&
+         a.values == b.values && a.rope_params == b.rope_params && a.rope_factors == b.rope_factors;
 }
 
 }  // namespace
@@ -189,7 +209,8 @@ void Learn(const AttentionNode& node) {
   facts.head_dim = node.head_dim;
   facts.num_q_heads = node.num_q_heads;
   facts.num_kv_heads = node.num_kv_heads;
-  facts.dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
+  facts.key_type = *RowTypeOf(keys), facts.value_type = *RowTypeOf(values);
+  facts.rotation = RotationOf(node.queries);
   facts.scale = node.scale, facts.softcap = node.softcap;
   if (const ggml_tensor* rope = FindRope(node.queries)) {
     std::copy_n(rope->op_params, facts.rope_params.size(), facts.rope_params.begin());
@@ -290,13 +311,36 @@ const void* KeysOfValues(const void* values) {
   return held == known.keys_of_values.end() ? nullptr : held->second;
 }
 
-const ggml_tensor* FindRope(const ggml_tensor* turned) {
-  constexpr int kDeepest = 8;  // views and scales between
-  for (int depth = 0; turned != nullptr && depth <= kDeepest; ++depth) {
-    if (turned->op == GGML_OP_ROPE) return turned;
-    turned = turned->src[0];
+namespace {
+
+// The matrix that rows are multiplied by in `node`: square, and an input of the graph, which weights are not. nullptr:
+// another operation.
+const ggml_tensor* RotationIn(const ggml_tensor* node) {
+  if (node->op != GGML_OP_MUL_MAT) return nullptr;
+  const ggml_tensor* matrix = node->src[0];
+  return (matrix->flags & GGML_TENSOR_FLAG_INPUT) != 0 && matrix->ne[0] == matrix->ne[1] ? matrix : nullptr;
+}
+
+// Among what rows are computed of, the nearest node for which is(node).
+template <typename Is>
+const ggml_tensor* FindAmong(const ggml_tensor* rows, Is is) {
+  constexpr int kDeepest = 12;  // views, scales and rotations between
+  for (int depth = 0; rows != nullptr && depth <= kDeepest; ++depth) {
+    if (is(rows)) return rows;
+    rows = RotationIn(rows) != nullptr ? rows->src[1] : rows->src[0];
   }
   return nullptr;
+}
+
+}  // namespace
+
+const ggml_tensor* FindRope(const ggml_tensor* turned) {
+  return FindAmong(turned, [](const ggml_tensor* node) { return node->op == GGML_OP_ROPE; });
+}
+
+int RotationOf(const ggml_tensor* rows) {
+  const ggml_tensor* node = FindAmong(rows, [](const ggml_tensor* of) { return RotationIn(of) != nullptr; });
+  return node == nullptr ? 0 : static_cast<int>(node->src[0]->ne[0]);
 }
 
 bool IsOnHost(const ggml_tensor* tensor) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ const ggml_tensor* RootOf(const ggml_tensor* tensor);
 // Return true if it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams]; set its layer.
 bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);
 bool IsValueCache(const ggml_tensor* root, int* layer = nullptr);
+// What a cache's rows are read as; empty: nothing that is answered.
+std::optional<DType> RowTypeOf(const ggml_tensor* cache);
 // The cell that row `i` of a GGML_OP_SET_ROWS goes to, by that operation's second source.
 int64_t RowIndex(const ggml_tensor* indices, int64_t i);
 
@@ -61,7 +64,8 @@ struct AttentionNode {
 // A later context's cache may take the memory of an earlier one's: what is planned last holds.
 struct CacheFacts {
   int layer = 0, head_dim = 0, num_q_heads = 0, num_kv_heads = 0;
-  DType dtype = DType::kFloat16;
+  DType key_type = DType::kFloat16, value_type = DType::kFloat16;
+  int rotation = 0;  // of keys and queries
   float scale = 0, softcap = 0;
   Rope rope, plain_rope;                  // plain: as the model turns where its context is not stretched
   int64_t capacity = 0, num_streams = 0;  // capacity: cells a stream
@@ -94,6 +98,9 @@ const void* KeysOfValues(const void* values);
 
 // The GGML_OP_ROPE that queries or keys come out of, found among what they are computed of. nullptr: there is none.
 const ggml_tensor* FindRope(const ggml_tensor* turned);
+// llama.cpp multiplies queries, keys and values by Walsh-Hadamard matrices of so many rows before it quantises a cache,
+// unless LLAMA_ATTN_ROT_DISABLE is set. 0: these come without.
+int RotationOf(const ggml_tensor* rows);
 // Returns true if its data is there and the CPU can read it.
 bool IsOnHost(const ggml_tensor* tensor);
 // Read off that node. Not stated: there is none, or of a kind that a profile's moments cannot be carried through.

@@ -15,7 +15,7 @@ class NodeComputer {
   Team& team() { return team_; }
   virtual ggml_status Attend(ggml_tensor* node) = 0;
   virtual ggml_status SetRows(ggml_tensor* node) = 0;
-  virtual ggml_status Shift(ggml_tensor* node) = 0;  // GGML_OP_ROPE in the cache itself
+  virtual ggml_status Shift(ggml_tensor* node) = 0;  // GGML_OP_ROPE in the cache itself, or GGML_OP_CPY into it
 
  protected:
   Team team_;

@@ -34,7 +34,7 @@ ggml_status Compute(ggml_backend_t backend, ggml_cgraph* graph) {
     ggml_status status = GGML_STATUS_SUCCESS;
     if (node->op == GGML_OP_FLASH_ATTN_EXT) status = Of(backend)->Attend(node);
     if (node->op == GGML_OP_SET_ROWS) status = Of(backend)->SetRows(node);
-    if (node->op == GGML_OP_ROPE) status = Of(backend)->Shift(node);
+    if (node->op == GGML_OP_ROPE || node->op == GGML_OP_CPY) status = Of(backend)->Shift(node);
     if (status != GGML_STATUS_SUCCESS) return status;
   }
   return GGML_STATUS_SUCCESS;
@@ -93,7 +93,9 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       if (mode() == Mode::kPlain || !(IsKeyCache(root) || IsValueCache(root))) return false;
       return calibration != nullptr ? calibration->measuring() : root->ne[1] >= settings().min_kv;
     }
+    // A shift of the context turns keys where they lie. Quantised ones are turned outside, and copied back.
     case GGML_OP_ROPE:
+    case GGML_OP_CPY:
       return mode() != Mode::kPlain && calibration == nullptr && op->view_src != nullptr && IsKeyCache(RootOf(op));
     default:
       return false;

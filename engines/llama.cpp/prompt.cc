@@ -28,12 +28,14 @@ std::string PromptAttention::Answer(const AttentionNode& node, int layer, const 
   const Sight& sight = SightOf(node, layer);
   if (sight.weighed) return "a mask that weighs cells";
   const ggml_tensor &k = *node.keys, &v = *node.values, &q = *node.queries, &out = *node.node;
-  const DType dtype = k.type == GGML_TYPE_F16 ? DType::kFloat16 : DType::kBFloat16;
+  const DType key_type = *RowTypeOf(&k), value_type = *RowTypeOf(&v);
   const auto rows_of = [&](int64_t stream, int head) {
     const auto first = [&](const ggml_tensor& rows) {
       return static_cast<const uint8_t*>(rows.data) + head * rows.nb[2] + stream * rows.nb[3];
     };
-    return PromptBatch::Rows::Dense(first(k), first(v), node.head_dim, dtype, k.nb[1], v.nb[1]);
+    auto dense = PromptBatch::Rows::Dense(first(k), first(v), node.head_dim, key_type, k.nb[1], v.nb[1]);
+    dense.values.dtype = value_type;
+    return dense;
   };
   const auto floats = [](size_t bytes) { return static_cast<int64_t>(bytes / sizeof(float)); };
   PromptBatch batch{.rows_of = rows_of};

@@ -27,6 +27,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --steps N        tokens decoded of each text at each (default: $STEPS)
   --top-k N,N,...  tokens chosen a query head (default: SEINE_TOP_K)
   --threads N      (default: 2)
+  -ctk, -ctv TYPE  of the caches of keys and of values: f16, bf16, q8_0 or q4_0 (default: f16)
   --avx2           as on a processor with AVX2 and no more: a llama.cpp and a plug-in of their own, and SEINE_SIMD=AVX2
   --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
   --repeat N       read N tokens of one text and copy their cells until there are enough: times alone
@@ -84,7 +85,7 @@ while (($# > 0)); do
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
   --weights) WEIGHTS=$2 weights_given=1 ;;
-  --context | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
+  --context | -ctk | -ctv | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;

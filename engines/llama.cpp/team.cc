@@ -5,6 +5,9 @@ namespace seine::llama {
 
 Team::Team() {
   cpu_ = ggml_backend_dev_init(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), nullptr);
+  ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu_));
+  set_threads_ = reinterpret_cast<ggml_backend_set_n_threads_t>(
+      ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads"));
   context_ = ggml_init({.mem_size = 1 << 16, .mem_buffer = nullptr, .no_alloc = true});
   static float nothing;
   ggml_tensor* node =
@@ -22,10 +25,11 @@ Team::~Team() {
 
 void Team::SetThreads(int count) {
   threads_ = count;
-  ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu_));
-  auto set = reinterpret_cast<ggml_backend_set_n_threads_t>(
-      ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads"));
-  if (set != nullptr) set(cpu_, count);
+  SetCpuThreads(count);
+}
+
+void Team::SetCpuThreads(int count) {
+  if (set_threads_ != nullptr) set_threads_(cpu_, count);
 }
 
 void Team::Work(ggml_tensor*, int, int, void* team) {
@@ -44,10 +48,13 @@ void Team::Run(int count, const std::function<void(int)>& fn) {
   ggml_backend_graph_compute(cpu_, work_);
 }
 
-ggml_status Team::Compute(ggml_tensor* node) {
+ggml_status Team::Compute(ggml_tensor* node, bool alone) {
   ggml_graph_clear(node_);
   ggml_graph_add_node(node_, node);
-  return ggml_backend_graph_compute(cpu_, node_);
+  if (alone) SetCpuThreads(1);
+  const ggml_status status = ggml_backend_graph_compute(cpu_, node_);
+  if (alone) SetCpuThreads(threads_);
+  return status;
 }
 
 }  // namespace seine::llama

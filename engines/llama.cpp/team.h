@@ -21,16 +21,19 @@ class Team {
   int threads() const { return threads_; }
   // fn(i) for i in [0, count), each once, in order of their beginning.
   void Run(int count, const std::function<void(int)>& fn);
-  // As llama.cpp would have computed it.
-  ggml_status Compute(ggml_tensor* node);
+  // As llama.cpp would have computed it. `alone`: on the calling thread, which small nodes do not wait for others on.
+  ggml_status Compute(ggml_tensor* node, bool alone = false);
 
  private:
   static void Work(ggml_tensor* dst, int thread, int threads, void* team);
+
+  void SetCpuThreads(int count);
 
   ggml_backend_t cpu_;
   ggml_context* context_;
   ggml_cgraph* work_;  // one node that runs tasks
   ggml_cgraph* node_;  // the one that Compute is given
+  ggml_backend_set_n_threads_t set_threads_;
   int threads_ = 1;
   const std::function<void(int)>* fn_ = nullptr;
   int count_ = 0;

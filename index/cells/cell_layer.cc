@@ -25,6 +25,7 @@ constexpr int kOneChunk = std::numeric_limits<int>::max();  // an engine's rows
 IndexConfig ToIndexConfig(const CellConfig& config) {
   IndexConfig index;
   index.geometry = config.geometry;
+  index.geometry.dtype = DType::kFloat16;
   index.codec = config.codec;
   index.search = config.search;
   index.search.scope = Scope::kPerQHead;
@@ -52,7 +53,7 @@ CellContext::CellContext(const CellConfig& config, IndexConfig index)
       index_(std::move(index)),
       backend_(MakeCpuBackend(/*threads=*/1)),
       ledger_(backend_.get(), 0, 0, nullptr),
-      transforms_(&index_, &ledger_) {}
+      transforms_(&index_, &ledger_, config.rotation) {}
 
 absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfig& config) {
   if (config.sink < 0) return BadField("sink", "must not be negative");
@@ -61,7 +62,10 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
     return BadField("capacity", config.capacity, " is not in [1, 2^31)");
   }
   if (config.shortest < 1) return BadField("shortest", "must be positive");
-  if (config.geometry.dtype == DType::kFloat32) return BadField("dtype", "fp16 or bf16");
+  if (config.rotation != 0 && (!absl::has_single_bit(static_cast<uint32_t>(config.rotation)) ||
+                               config.geometry.head_dim % config.rotation != 0)) {
+    return BadField("rotation", config.rotation, " is no power of two that divides head_dim");
+  }
   IndexConfig index = ToIndexConfig(config);
   if (absl::Status s = Validate(index); !s.ok()) return s;
   if (absl::Status s = Validate(index.search, index); !s.ok()) return s;
@@ -158,12 +162,11 @@ absl::Status CellLayer::Reserve(int64_t num_cells) {
 }
 
 ConstRows CellLayer::Keys(int head, int64_t cell, const CellRows& rows) const {
-  return {rows.keys + cell * rows.key_cell + head * rows.key_head, rows.key_cell, context_->config_.geometry.dtype};
+  return {rows.keys + cell * rows.key_cell + head * rows.key_head, rows.key_cell, rows.key_type};
 }
 
 ConstRows CellLayer::Values(int head, int64_t cell, const CellRows& rows) const {
-  return {rows.values + cell * rows.value_cell + head * rows.value_head, rows.value_cell,
-          context_->config_.geometry.dtype};
+  return {rows.values + cell * rows.value_cell + head * rows.value_head, rows.value_cell, rows.value_type};
 }
 
 void CellLayer::HashCells(int head, int64_t first, int64_t count, const CellRows& rows, uint32_t* hashes) const {
@@ -230,10 +233,10 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
 }
 
 void CellLayer::FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const {
-  const Geometry& g = context_->config_.geometry;
+  const size_t row_bytes = BytesOf(rows.key_type, context_->config_.geometry.head_dim);
   host::PrefetchRange(&heads_[head].hash(first), count * sizeof(uint32_t));
   for (int64_t i = first; i < first + count; ++i) {
-    host::PrefetchRange(Keys(head, context_->config_.sink + i, rows).data, g.head_dim * SizeOf(g.dtype));
+    host::PrefetchRange(Keys(head, context_->config_.sink + i, rows).data, row_bytes);
   }
 }
 
@@ -273,7 +276,7 @@ SearchTask CellLayer::SearchOf(int head, const float* queries, int count, const 
   task.segment_keys = kSegmentKeys;
   task.num_keys = seen.end_window() * kWindowTokens;
   task.zone_begin = context_->config_.sink;
-  task.keys = {&at.key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
+  task.keys = {&at.key, kOneChunk, g.head_dim, rows.key_type, rows.key_cell};
   task.queries = queries;
   task.group = count;
   if (!seen.one_run()) {
@@ -292,8 +295,8 @@ host::AttentionTask CellLayer::AttentionOf(const float* queries, int count, cons
   task.windows = {&at.means, kOneChunk};
   task.scale = context_->index_.search.softmax_scale;
   task.softcap = context_->config_.softcap;
-  task.keys = {&at.key, kOneChunk, g.head_dim, g.dtype, rows.key_cell};
-  task.values = {&at.value, kOneChunk, g.head_dim, g.dtype, rows.value_cell};
+  task.keys = {&at.key, kOneChunk, g.head_dim, rows.key_type, rows.key_cell};
+  task.values = {&at.value, kOneChunk, g.head_dim, rows.value_type, rows.value_cell};
   return task;
 }
 

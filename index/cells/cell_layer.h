@@ -28,7 +28,10 @@
 namespace seine {
 
 struct CellConfig {
-  Geometry geometry;  // dtype: of the rows, fp16 or bf16
+  Geometry geometry;  // its dtype is of no account: the rows state theirs
+  // Keys and queries come turned by the orthonormal Walsh-Hadamard matrix, each so many coordinates by themselves, as
+  // llama.cpp turns them before it quantises. A power of two that divides head_dim; 0: they are the model's.
+  int rotation = 0;
   CodecConfig codec;
   SearchParams search;   // top_k, beta, refine, softmax_scale
   int sink = 64;         // cells before the zone
@@ -39,12 +42,14 @@ struct CellConfig {
   int64_t shortest = 1;  // positions of the shortest text that codes are made for
 };
 
-// Where a layer's rows lie while a call lasts: [cells][KV heads][head_dim], strides in bytes.
+// Where a layer's rows lie while a call lasts: [cells][KV heads][head_dim], strides in bytes. Of any types; those of
+// one layer are always the same.
 struct CellRows {
   const uint8_t* keys = nullptr;
   const uint8_t* values = nullptr;
   size_t key_cell = 0, key_head = 0;
   size_t value_cell = 0, value_head = 0;
+  DType key_type = DType::kFloat16, value_type = DType::kFloat16;
 };
 
 // What the layers of one engine's cache share. Thread-safe.

@@ -38,6 +38,23 @@ std::vector<float> Floats(const Eigen::MatrixXd& matrix) {
   return out;
 }
 
+// A map of rows x as one of rows x H, which are turned: H^-1 = H, so that the map becomes H times itself. H consists of
+// Walsh-Hadamard matrices of `rotation` rows on the diagonal; element (i, j) of one is (-1)^popcount(i & j) / sqrt(n).
+std::vector<float> FloatsOfTurned(const Eigen::MatrixXd& map, int rotation) {
+  if (rotation == 0) return Floats(map);
+  Eigen::MatrixXd hadamard(rotation, rotation), turned(map.rows(), map.cols());
+  for (int i = 0; i < rotation; ++i) {
+    for (int j = 0; j < rotation; ++j) {
+      const int sign = std::popcount(static_cast<uint32_t>(i & j)) % 2 == 0 ? 1 : -1;
+      hadamard(i, j) = sign / std::sqrt(static_cast<double>(rotation));
+    }
+  }
+  for (Eigen::Index first = 0; first < map.rows(); first += rotation) {
+    turned.middleRows(first, rotation) = hadamard * map.middleRows(first, rotation);
+  }
+  return Floats(turned);
+}
+
 // sum l_i^2 r_i / sum l_i^2 (query_fit.h), of the queries that the balance was made for. r_i: what `bits` of each
 // coordinate's total_bits leave.
 double ExpectedNoise(const Balance& balance, const CodecTraits& traits, const std::vector<uint8_t>& bits) {
@@ -59,11 +76,12 @@ int64_t SealingPosition(int64_t length, int64_t horizon) {
   return std::max(kMinPosition, length / step * step);
 }
 
-Transforms::Transforms(const IndexConfig* config, MemoryLedger* ledger)
+Transforms::Transforms(const IndexConfig* config, MemoryLedger* ledger, int rotation)
     : config_(*config),
       traits_(TraitsOf(config_.codec.name)),
       spec_(SpecOf(config_.codec, config_.geometry.head_dim)),
       ledger_(ledger),
+      rotation_(rotation),
       shared_(MakeShared(config_)),
       layout_(traits_.layout(spec_)) {}
 
@@ -146,7 +164,8 @@ absl::StatusOr<HeadCodec> Transforms::OfHead(int layer, int kv_head, int64_t pos
   const absl::StatusOr<Balance> balance =
       MakeBalance(keys, queries, {config_.codec.coarse_bits, config_.codec.total_bits});
   if (!balance.ok()) return balance.status();
-  const CodecTransform transform = {Floats(balance->key_map), Floats(balance->query_map), Floats(balance->lambda),
+  const CodecTransform transform = {FloatsOfTurned(balance->key_map, rotation_),
+                                    FloatsOfTurned(balance->query_map, rotation_), Floats(balance->lambda),
                                     balance->coarse_bits, balance->total_bits};
   return HeadCodec{traits_.make(spec_, &transform), transform.lambda,
                    ExpectedNoise(*balance, traits_, balance->coarse_bits),

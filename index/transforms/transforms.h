@@ -53,8 +53,9 @@ int64_t SealingPosition(int64_t length, int64_t horizon);
 // kept: a few for each layer. The ledger counts some 6 head_dim^2 bytes a head of each.
 class Transforms {
  public:
-  // `config` is valid; it and `ledger` outlive this and all that it makes.
-  Transforms(const IndexConfig* config, MemoryLedger* ledger);
+  // `config` is valid; it and `ledger` outlive this and all that it makes. `rotation`: of the rows to come
+  // (CellConfig::rotation); the profile's moments are of rows that are not turned.
+  Transforms(const IndexConfig* config, MemoryLedger* ledger, int rotation = 0);
 
   const CodeLayout& layout() const { return layout_; }
   // Whether another p would serve a layer of `length` tokens better: the horizon of `codecs` ends before `length`, or
@@ -90,6 +91,7 @@ class Transforms {
   const CodecTraits& traits_;  // of the configured codec
   const CodecSpec spec_;
   MemoryLedger* const ledger_;
+  const int rotation_;
   const std::shared_ptr<const LayerCodecs> shared_;  // by every layer; nullptr where the codec needs a profile
   const CodeLayout layout_;
   std::mutex mutex_;

@@ -4,6 +4,7 @@
 #define SEINE_KERNELS_CPU_SCALAR_H_
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/math.h"
 #include "kernels/types.h"
@@ -13,6 +14,15 @@ namespace seine::cpu::scalar {
 // Coordinate j of a row of any type.
 inline float At(const void* row, DType dtype, int j) {
   if (dtype == DType::kFloat32) return static_cast<const float*>(row)[j];
+  if (IsQuantised(dtype)) {
+    const auto* from = static_cast<const uint8_t*>(row) + BytesOf(dtype, j / kScaledValues * kScaledValues);
+    uint16_t scale;
+    std::memcpy(&scale, from, sizeof(scale));
+    from += sizeof(scale);
+    const int i = j % kScaledValues, half = i / 16 * 4;
+    const int value = dtype == DType::kQ8 ? static_cast<int8_t>(from[i]) : (from[i % 16] >> half & 15) - 8;
+    return HalfToFloat(scale) * static_cast<float>(value);
+  }
   const uint16_t bits = static_cast<const uint16_t*>(row)[j];
   return dtype == DType::kFloat16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
 }

@@ -8,6 +8,8 @@
 #define SEINE_KERNELS_CPU_SIMD_INL_H_
 #endif
 
+#include <cstring>
+
 #include "hwy/highway.h"
 #include "kernels/math.h"
 #include "kernels/types.h"
@@ -183,9 +185,37 @@ HWY_INLINE VF DecodeFactors(Codes codes, uint32_t base) {
   return hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(codes, hn::Zero(di))), factors);
 }
 
+// Elements [offset, offset + 16) of a quantised row as floats; they share a scale.
+HWY_INLINE F16 Load16Quantised(const void* row, DType dtype, size_t offset) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const uint8_t* p = static_cast<const uint8_t*>(row) + BytesOf(dtype, offset / kScaledValues * kScaledValues);
+  uint16_t bits;
+  memcpy(&bits, p, sizeof(bits));
+  const hn::Rebind<uint16_t, DF> d16;
+  const VF scale = hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, DF>(), hn::Set(d16, bits)));
+  p += sizeof(bits);
+  const size_t half = offset % kScaledValues;  // 0 or 16
+  if (dtype == DType::kQ8) {
+    const int8_t* values = reinterpret_cast<const int8_t*>(p) + half;
+    const hn::Rebind<int8_t, DF> d8;
+    return Map([&](size_t i) HWY_ATTR {
+      return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, values + i * kN))), scale);
+    });
+  }
+  const hn::Rebind<uint8_t, DF> d8;
+  const auto low = hn::Set(di, 15), middle = hn::Set(di, 8);
+  return Map([&](size_t i) HWY_ATTR {
+    const auto both = hn::PromoteTo(di, hn::LoadU(d8, p + i * kN));
+    const auto value = hn::And(hn::ShiftRightSame(both, static_cast<int>(half / 4)), low);
+    return hn::Mul(hn::ConvertTo(d, hn::Sub(value, middle)), scale);
+  });
+}
+
 // 16 elements of a typed row as floats.
 HWY_INLINE F16 Load16Typed(const void* row, DType dtype, size_t offset) {
   if (dtype == DType::kFloat32) return Load16(static_cast<const float*>(row) + offset);
+  if (IsQuantised(dtype)) return Load16Quantised(row, dtype, offset);
   const uint16_t* p = static_cast<const uint16_t*>(row) + offset;
   const hn::Rebind<hwy::float16_t, DF> dh;
   const hn::Rebind<hwy::bfloat16_t, DF> db;

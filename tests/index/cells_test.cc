@@ -431,7 +431,6 @@ TEST(CellLayer, WrongSettingsAreNamed) {
   };
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->capacity = 0; }), "capacity"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->sink = -1; }), "sink"));
-  EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->geometry.dtype = DType::kFloat32; }), "dtype"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->geometry.head_dim = 72; }), "head_dim"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->search.top_k = 0; }), "top_k"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.name = "zip"; }), "codec"));

@@ -123,7 +123,7 @@ class Block {
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
   for (const int dim : {16, 64, 80, 96, 128, 256, 512}) {
-    for (const DType dtype : kDTypes) shapes.push_back({dim, 3, 21, 700, 12, dtype});
+    for (const DType dtype : RowTypesOf(dim)) shapes.push_back({dim, 3, 21, 700, 12, dtype});
   }
   for (const int group : {1, 2, 5, 8}) {
     for (const int tokens : {1, 5, 33}) shapes.push_back({64, group, tokens, 203, 5, DType::kFloat16});

@@ -18,9 +18,9 @@ namespace {
 
 constexpr int kDim = 64, kRowBytes = kDim * 2;
 
-uint32_t HashOf(const std::vector<uint8_t>& row) {
+uint32_t HashOf(const std::vector<uint8_t>& row, DType dtype = DType::kFloat16) {
   uint32_t hash;
-  cpu::HashRows({row.data(), kRowBytes, DType::kFloat16}, nullptr, 1, kDim, &hash);
+  cpu::HashRows({row.data(), row.size(), dtype}, nullptr, 1, kDim, &hash);
   return hash;
 }
 
@@ -33,7 +33,7 @@ std::vector<uint8_t> RandomRow(uint32_t seed) {
 
 TEST(HashRows, TheSameOnEveryTarget) {
   for (const int dim : {4, 20, 32, 64, 96, 128, 256}) {
-    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32}) {
+    for (const DType dtype : RowTypesOf(dim)) {
       const Typed rows(Gaussian(static_cast<size_t>(dim) * 9, dim), dim, dtype);
       const int32_t places[] = {8, 0, 3, 3, 5};
       ExpectSameBits([&] {
@@ -64,6 +64,20 @@ TEST(HashRows, EveryBitAndEveryPlaceCounts) {
       std::vector<uint8_t> other = row;
       std::swap_ranges(other.begin() + a * 4, other.begin() + a * 4 + 4, other.begin() + b * 4);
       EXPECT_NE(HashOf(other), HashOf(row)) << a << " and " << b;
+    }
+  }
+}
+
+// 68 and 36 bytes: no whole number of words.
+TEST(HashRows, EveryBitOfAQuantisedRowCounts) {
+  for (const DType dtype : {DType::kQ8, DType::kQ4}) {
+    std::vector<uint8_t> row = RandomRow(5);
+    row.resize(BytesOf(dtype, kDim));
+    std::set<uint32_t> seen = {HashOf(row, dtype)};
+    for (size_t bit = 0; bit < row.size() * 8; ++bit) {
+      std::vector<uint8_t> other = row;
+      other[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+      EXPECT_TRUE(seen.insert(HashOf(other, dtype)).second) << "bit " << bit;
     }
   }
 }

@@ -36,7 +36,7 @@ TEST(Targets, TheBestIsChosenAndUnknownOnesAreRefused) {
 
 TEST(Ops, DotsAndConversions) {
   for (const int dim : kTestHeadDims) {
-    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const DType dtype : RowTypesOf(dim)) {
       const int n = 37;
       const Typed typed(Keys(n, dim, dim), dim, dtype);
       constexpr int kGroup = 7;  // four, then three
@@ -153,6 +153,16 @@ TEST(Ops, EveryNonFinitePatternIsFoundInEveryLane) {
         rows[128 + lane] = kept;
       }
     });
+  }
+  for (const DType dtype : {DType::kQ8, DType::kQ4}) {  // whose scales alone may be no numbers
+    for (const uint16_t scale : {0x7C00, 0xFC00, 0x7E00, 0xFFFF}) {
+      for (const int at : {0, 32}) {
+        Typed typed(Keys(3, 64, 6), 64, dtype);
+        OnEveryTarget([&](const std::string&) { ASSERT_EQ(cpu::FirstNonFinite(typed.rows, 3, 64), -1); });
+        memcpy(typed.bytes.data() + 2 * typed.rows.stride_bytes + BytesOf(dtype, at), &scale, 2);
+        OnEveryTarget([&](const std::string&) { ASSERT_EQ(cpu::FirstNonFinite(typed.rows, 3, 64), 2); });
+      }
+    }
   }
   std::vector<float> row(64, 1.0f);
   for (const float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {

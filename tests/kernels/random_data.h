@@ -15,6 +15,12 @@
 namespace seine {
 
 inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+// A dim's types of rows that are read in an engine's cache.
+inline std::vector<DType> RowTypesOf(int dim) {
+  std::vector<DType> types(std::begin(kDTypes), std::end(kDTypes));
+  if (dim % kScaledValues == 0) types.insert(types.end(), {DType::kQ8, DType::kQ4});
+  return types;
+}
 // Under a sanitizer, where each takes ten times as long: a power of two, none, and the largest; where a test says so by
 // DTypesOf, each of the three with a type of its own.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

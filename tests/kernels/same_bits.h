@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -17,11 +18,15 @@ namespace seine {
 struct Typed {
   Typed(const std::vector<float>& x, int dim, DType dtype) {
     const size_t size = SizeOf(dtype), n = x.size() / dim;
-    rows.stride_bytes = dim * size + (dtype == DType::kFloat32 ? 4 : 2);
+    rows.stride_bytes = BytesOf(dtype, dim) + (dtype == DType::kFloat32 ? 4 : 2);
     bytes.resize(rows.stride_bytes * n + 2);
     rows.dtype = dtype;
     rows.data = bytes.data();
     values.resize(x.size());
+    for (size_t i = 0; i < x.size() && IsQuantised(dtype); i += 32) {
+      Quantise(&x[i], dtype, bytes.data() + i / dim * rows.stride_bytes + BytesOf(dtype, i % dim), &values[i]);
+    }
+    if (IsQuantised(dtype)) return;
     for (size_t i = 0; i < x.size(); ++i) {
       uint8_t* at = bytes.data() + i / dim * rows.stride_bytes + i % dim * size;
       const uint16_t half = dtype == DType::kBFloat16 ? FloatToBf16(x[i]) : FloatToHalf(x[i]);
@@ -30,6 +35,26 @@ struct Typed {
         memcpy(at, &x[i], 4);
       } else {
         memcpy(at, &half, 2);
+      }
+    }
+  }
+  // 32 values as ggml lays them out.
+  static void Quantise(const float* x, DType dtype, uint8_t* out, float* values) {
+    float largest = 0;
+    for (int i = 0; i < 32; ++i) largest = std::fabs(x[i]) > std::fabs(largest) ? x[i] : largest;
+    const uint16_t half = FloatToHalf(dtype == DType::kQ8 ? std::fabs(largest) / 127 : largest / -8);
+    const float scale = HalfToFloat(half);
+    memcpy(out, &half, 2);
+    for (int i = 0; i < 32; ++i) {
+      const long q = std::lround(scale == 0 ? 0 : x[i] / scale);
+      if (dtype == DType::kQ8) {
+        const auto stored = static_cast<int8_t>(std::min(127L, std::max(-127L, q)));
+        memcpy(out + 2 + i, &stored, 1);
+        values[i] = stored * scale;
+      } else {
+        const long stored = std::min(15L, std::max(0L, q + 8));
+        out[2 + i % 16] |= static_cast<uint8_t>(stored << (i / 16 * 4));
+        values[i] = static_cast<float>(stored - 8) * scale;
       }
     }
   }

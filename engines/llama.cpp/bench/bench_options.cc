@@ -25,6 +25,7 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --steps N         tokens decoded of each text at each length (default: 64)
   --top-k N,N,...   tokens chosen a query head (default: SEINE_TOP_K)
   --threads N       (default: 2)
+  -ctk, -ctv TYPE   of the caches of keys and of values: f16, bf16, q8_0 or q4_0 (default: f16)
   --yarn FACTOR     stretch the context by so much, by YaRN (default: 1)
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
   --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights to --model unless it is
@@ -90,6 +91,11 @@ Options ParseOptions(int argc, char** argv) {
     } else if (flag == "--prompt") {
       o.prompt = value;
       if (value != "exact" && value != "sparse" && value != "off") Fail("--prompt " + value + ": exact, sparse or off");
+    } else if (flag == "-ctk" || flag == "-ctv") {
+      (flag == "-ctk" ? o.cache_type_k : o.cache_type_v) = value;
+      if (value != "f16" && value != "bf16" && value != "q8_0" && value != "q4_0") {
+        Fail(flag + " " + value + ": f16, bf16, q8_0 or q4_0");
+      }
     } else if (flag == "--rows") {
       o.rows = value;
     } else if (flag == "--weights") {

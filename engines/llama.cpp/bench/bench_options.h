@@ -10,6 +10,7 @@ namespace seine::llama {
 struct Options {
   std::string model, plugin, plot, rows, weights;
   std::string prompt;  // empty: as the environment says
+  std::string cache_type_k = "f16", cache_type_v = "f16";
   std::vector<std::string> texts;
   std::vector<int> cells = {2048, 4096, 8192};
   std::vector<int> top_k;  // empty: the plug-in's setting

@@ -31,6 +31,17 @@ Plugin LoadPlugin(const std::string& path) {
   return plugin;
 }
 
+namespace {
+
+ggml_type TypeOf(const std::string& name) {
+  return name == "bf16"   ? GGML_TYPE_BF16
+         : name == "q8_0" ? GGML_TYPE_Q8_0
+         : name == "q4_0" ? GGML_TYPE_Q4_0
+                          : GGML_TYPE_F16;
+}
+
+}  // namespace
+
 Context MakeContext(llama_model* model, const Options& o, int cells) {
   llama_context_params params = llama_context_default_params();
   int held = std::max(o.repeat, 1);
@@ -44,6 +55,7 @@ Context MakeContext(llama_model* model, const Options& o, int cells) {
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = o.threads;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  params.type_k = TypeOf(o.cache_type_k), params.type_v = TypeOf(o.cache_type_v);
   params.no_perf = true;
   if (o.yarn > 1) {
     params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;

@@ -108,7 +108,7 @@ absl::Status RemoteCache::Restart(const AttentionNode& node) {
                           .num_q_heads = facts.num_q_heads,
                           .num_kv_heads = facts.num_kv_heads,
                           .head_dim = facts.head_dim,
-                          .dtype = facts.dtype,
+                          .dtype = facts.key_type,
                           .rope = facts.rope},
              .scale = facts.scale,
              .softcap = facts.softcap,
@@ -185,6 +185,8 @@ std::string RemoteCache::Plan(const AttentionNode& node) {
   if (!unfit_.empty()) return unfit_;
   const std::vector<int64_t>& positions = *block_.positions;
   if (const char* why = node.Unfit()) return why;
+  if (node.keys->type != node.values->type) return "keys and values of two types";
+  if (IsQuantised(*RowTypeOf(node.keys))) return "a cache of another type than f16 or bf16";
   if (positions.empty()) return "positions that cannot be read off the graph";
   if (node.num_streams != 1 || RootOf(node.keys)->ne[2] != 1) return "a cache of several streams";
   for (size_t i = 1; i < positions.size(); ++i) {
@@ -212,9 +214,8 @@ std::string RemoteCache::CheckLayer(const AttentionNode& node, int layer) const 
   if (RootOf(node.mask) != block_.mask) return "layers of several masks that share a cache";
   if (!pending_ || layer != layer_) return "layers that share a cache";
   const Geometry& g = config_.geometry;
-  const DType dtype = node.keys->type == GGML_TYPE_BF16 ? DType::kBFloat16 : DType::kFloat16;
   if (!std::binary_search(layers_.begin(), layers_.end(), layer) || node.num_q_heads != g.num_q_heads ||
-      node.num_kv_heads != g.num_kv_heads || node.head_dim != g.head_dim || dtype != g.dtype ||
+      node.num_kv_heads != g.num_kv_heads || node.head_dim != g.head_dim || RowTypeOf(node.keys) != g.dtype ||
       node.scale != config_.scale || node.softcap != config_.softcap) {
     return "a layer of another shape than the first";
   }

@@ -142,6 +142,15 @@ TEST_F(BenchProgram, SharesAreRefusedWithReason) {
   }
 }
 
+TEST_F(BenchProgram, QuantisedCaches) {
+  const std::string flags = "--cells 600 --top-k 20 --rows " + Path("rows.jsonl");
+  ASSERT_EQ(Run(flags), 0) << err_;
+  const double bytes = Rows()[0]["cache_bytes"];
+  ASSERT_EQ(Run(flags + " -ctk q8_0 -ctv q4_0"), 0) << err_;
+  EXPECT_TRUE(Measured()) << "rows of f16 caches are others";
+  EXPECT_NEAR(Rows()[0]["cache_bytes"].get<double>() / bytes, (34 + 18) / 128., .02);
+}
+
 TEST_F(BenchProgram, RowsArePrintedWithNumbersAndWords) {
   for (const std::string measure : {"--whole --prompt sparse", "--shares .4"}) {
     ASSERT_EQ(Run("--cells 600 " + measure + " -o text"), 0) << err_;
@@ -175,6 +184,7 @@ TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
                                     {"--prompts 2 --needles 2", "give one"},
                                     {"--context 0", "--context must be a positive number"},
                                     {"--prompt some", "--prompt some: exact, sparse or off"},
+                                    {"-ctk q5_1", "-ctk q5_1: f16, bf16, q8_0 or q4_0"},
                                     {"--hole 0", "--hole must be a positive number"},
                                     {"--hole 9 --needles 2", "--hole is a measure of its own"}}) {
     EXPECT_EQ(Run(flags), 1);

@@ -30,8 +30,8 @@ bool AllAreChosen() { return std::getenv("SEINE_TOP_K") == nullptr || std::atoi(
 
 class History {
  public:
-  History(llama_model* model, const std::vector<llama_adapter_lora*>& adapters, uint32_t seed)
-      : model_(model), adapters_(adapters), rng_(seed), shape_(RandomShape()), old_(model, shape_) {}
+  History(llama_model* model, const std::vector<llama_adapter_lora*>& adapters, const CacheTypes& types, uint32_t seed)
+      : model_(model), adapters_(adapters), types_(types), rng_(seed), shape_(RandomShape()), old_(model, shape_) {}
 
   void Run() {
     static constexpr int kLengths[] = {63, 64, 65, 127, 300, 400, 500, 640};
@@ -57,7 +57,8 @@ class History {
             .sequences = kSequences,
             .ubatch = 64 << Below(4),
             .unified = Below(2) == 0,
-            .full_windows = Below(3) == 0};
+            .full_windows = Below(3) == 0,
+            .types = types_};
   }
 
   void Say(const std::string& what) { said_ += what; }
@@ -236,6 +237,7 @@ class History {
 
   llama_model* const model_;
   const std::vector<llama_adapter_lora*> adapters_;
+  const CacheTypes types_;
   std::mt19937 rng_;
   const ContextShape shape_;
   OneContext old_;
@@ -246,7 +248,8 @@ class History {
   int compared_ = 0;
 };
 
-void RunHistories(const ModelShape& shape) {
+// Each history in caches of the next types.
+void RunHistories(const ModelShape& shape, const std::vector<CacheTypes>& types = {CacheTypes()}) {
   const Model model = MakeModel(shape);
   std::vector<llama_adapter_lora*> adapters;
   if (shape.architecture != "lfm2" && shape.architecture != "gemma4") {  // whose layers' values differ in size
@@ -255,7 +258,7 @@ void RunHistories(const ModelShape& shape) {
   int compared = 0;
   for (int i = 0; i < Histories() && !::testing::Test::HasFailure(); ++i) {
     const int64_t stale = ThePlugin().Count("stale_windows");
-    History history(model.get(), adapters, 100 + i);
+    History history(model.get(), adapters, types[i % types.size()], 100 + i);
     history.Run();
     EXPECT_EQ(ThePlugin().Count("stale_windows") - stale, 0) << "history " << i << ":" << history.said();
     compared += history.compared();
@@ -266,6 +269,17 @@ void RunHistories(const ModelShape& shape) {
 }
 
 TEST(Histories, Llama) { RunHistories({.q_heads = 4, .kv_heads = 2}); }
+
+TEST(Histories, QuantisedCaches) {
+  RunHistories({.q_heads = 4, .kv_heads = 2},
+               {CacheTypes(GGML_TYPE_Q8_0), CacheTypes(GGML_TYPE_Q4_0), CacheTypes(GGML_TYPE_Q8_0, GGML_TYPE_Q4_0),
+                CacheTypes(GGML_TYPE_Q8_0, GGML_TYPE_F16)});
+}
+
+TEST(Histories, QuantisedRings) {
+  RunHistories({.architecture = "gemma3", .layers = 3, .q_heads = 4, .kv_heads = 2, .sliding_window = 200},
+               {CacheTypes(GGML_TYPE_Q4_0, GGML_TYPE_Q8_0), CacheTypes(GGML_TYPE_F16, GGML_TYPE_Q8_0)});
+}
 
 // Rings of 300 cells and more, which wrap many times.
 TEST(Histories, Gemma3) {

@@ -25,6 +25,13 @@ struct Plugin {
 // Loaded once a process, before the first model. Everything is chosen, from 256 cells on.
 const Plugin& ThePlugin();
 
+struct CacheTypes {
+  CacheTypes(ggml_type both = GGML_TYPE_F16) : CacheTypes(both, both) {}
+  CacheTypes(ggml_type of_k, ggml_type of_v) : k(of_k), v(of_v) {}
+  bool quantised() const { return ggml_is_quantized(k) || ggml_is_quantized(v); }
+  ggml_type k, v;
+};
+
 using Model = std::unique_ptr<llama_model, decltype(&llama_model_free)>;
 using Context = std::unique_ptr<llama_context, decltype(&llama_free)>;
 

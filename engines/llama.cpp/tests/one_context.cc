@@ -21,6 +21,7 @@ OneContext::OneContext(llama_model* model, const ContextShape& shape)
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   params.kv_unified = shape.unified;
   params.swa_full = shape.full_windows;
+  params.type_k = shape.types.k, params.type_v = shape.types.v;
   ThePlugin().set_mode(kSeine);
   context_.reset(llama_init_from_model(model, params));
   EXPECT_NE(context_, nullptr);

@@ -13,6 +13,7 @@ namespace seine::llama {
 struct ContextShape {
   int cells = 2048, sequences = 1, ubatch = 256;  // cells: a sequence, where these have streams of their own
   bool unified = true, full_windows = false;      // full_windows: layers that slide keep all cells
+  CacheTypes types = {};
 };
 
 using State = std::vector<uint8_t>;

@@ -88,10 +88,10 @@ TEST(Plugin, SlidingWindowsAreAnsweredByTheirMasks) {
 
 // What a model or cache must not be for the plug-in to answer: the reason is counted, nothing is encoded, and logits
 // are llama.cpp's.
-void ExpectDeclined(const ModelShape& shape, ggml_type type, const std::string& reason) {
-  SCOPED_TRACE(reason + ", " + ggml_type_name(type));
+void ExpectDeclined(const ModelShape& shape, CacheTypes types, const std::string& reason) {
+  SCOPED_TRACE(reason + ", " + ggml_type_name(types.k) + " " + ggml_type_name(types.v));
   const Model model = MakeModel(shape);
-  Pair pair(model.get(), 1024, 1, true, type);
+  Pair pair(model.get(), 1024, 1, true, types);
   const int64_t answered = ThePlugin().Count("answered"), encoded = ThePlugin().Count("encoded_keys");
   const int64_t declined = ThePlugin().Count(reason);
   for (int i = 0; i < 2; ++i) pair.Decode({0}, 256);
@@ -102,26 +102,27 @@ void ExpectDeclined(const ModelShape& shape, ggml_type type, const std::string& 
 }
 
 TEST(Plugin, OtherCacheTypesAreLeftAlone) {
-  for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
-    ExpectDeclined({.q_heads = 4, .kv_heads = 2}, type, "a cache of another type than f16 or bf16");
+  for (const CacheTypes& types : {CacheTypes(GGML_TYPE_Q5_1), CacheTypes(GGML_TYPE_F16, GGML_TYPE_Q4_1)}) {
+    ExpectDeclined({.q_heads = 4, .kv_heads = 2}, types, "a cache of another type than f16, bf16, q8_0 or q4_0");
   }
 }
 
 // A program ends a context and makes another one. Its cache takes the memory of the first's, with as many cells.
-void ExpectAnswered(const ModelShape& shape, ggml_type type) {
-  SCOPED_TRACE(std::to_string(shape.head_dim) + ", " + ggml_type_name(type));
+void ExpectAnswered(const ModelShape& shape, CacheTypes types) {
+  SCOPED_TRACE(std::to_string(shape.head_dim) + ", " + ggml_type_name(types.k) + " " + ggml_type_name(types.v));
   const Model model = MakeModel(shape);
-  Pair pair(model.get(), 1024, 1, true, type);
+  Pair pair(model.get(), 1024, 1, true, types);
   const int64_t before = ThePlugin().Count("answered");
   for (int i = 0; i < 2; ++i) pair.Decode({0}, 256);
-  for (int i = 0; i < 20; ++i) ASSERT_LT(pair.Decode({0}, 1), kSame) << i;
+  for (int i = 0; i < 20; ++i) ASSERT_LT(pair.Decode({0}, 1), Near(types)) << i;
   EXPECT_EQ(ThePlugin().Count("answered") - before, 20 * 2) << ThePlugin().report();
 }
 
 TEST(Plugin, AnotherContextInTheSameMemory) {
   for (const int dim : {64, 128, 64}) {
-    for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16}) {
-      ExpectAnswered({.q_heads = 256 / dim, .kv_heads = 128 / dim, .head_dim = dim}, type);
+    for (const CacheTypes& types : {CacheTypes(GGML_TYPE_F16), CacheTypes(GGML_TYPE_BF16), CacheTypes(GGML_TYPE_Q8_0),
+                                    CacheTypes(GGML_TYPE_BF16, GGML_TYPE_F16), CacheTypes(GGML_TYPE_Q4_0)}) {
+      ExpectAnswered({.q_heads = 256 / dim, .kv_heads = 128 / dim, .head_dim = dim}, types);
     }
   }
 }
@@ -169,8 +170,10 @@ void OperateAtRandom(Pair* both, Decoded decoded) {
 TEST(Plugin, RandomOperationsOnTheCache) {
   const Model model = MakeModel({.q_heads = 4, .kv_heads = 2});
   for (const bool unified : {false, true}) {
-    Pair pair(model.get(), 4096, 2, unified);
-    OperateAtRandom(&pair, [](double difference) { EXPECT_LT(difference, kSame); });
+    for (const CacheTypes& types : {CacheTypes(GGML_TYPE_F16), CacheTypes(GGML_TYPE_Q8_0, GGML_TYPE_Q4_0)}) {
+      Pair pair(model.get(), 4096, 2, unified, types);
+      OperateAtRandom(&pair, [&](double difference) { EXPECT_LT(difference, Near(types)); });
+    }
   }
 }
 
@@ -187,6 +190,12 @@ TEST(FewChosen, NoAnswerFromStaleCodes) {
   // Our exact attention and llama.cpp's kernel, which adds values up in fp16, agree.
   EXPECT_GT(ThePlugin().Number("mean_plain_error"), 0);
   EXPECT_LT(ThePlugin().Number("worst_plain_error"), .01) << ThePlugin().report();
+  for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
+    Pair pair(model.get(), 4096, 2, true, type);
+    OperateAtRandom(&pair, [](double) {});
+  }
+  EXPECT_EQ(ThePlugin().Count("stale_windows"), 0) << ThePlugin().report();
+  EXPECT_LT(ThePlugin().Number("worst_plain_error"), .05) << ThePlugin().report();  // which rounds queries
 }
 
 // With few tokens chosen from few candidates, and a gate that lets nothing be lost. Run by itself.

@@ -78,7 +78,7 @@ void WidenTile(const BlockTask& task, const ChunkedRows& rows, const KeyTile& ti
 
 // Has the rows of the tile after this one come while this one is worked at.
 HWY_INLINE void PrefetchTile(const BlockTask& task, const ChunkedRows& rows, const KeyTile& tile) {
-  const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
+  const size_t bytes = BytesOf(rows.dtype, rows.head_dim);
   for (const int32_t run : tile.runs) {
     if (run < 0) continue;
     for (int i = 0; i < kRunKeys && run + i < task.num_places; ++i) {

@@ -26,10 +26,10 @@ HWY_INLINE VW AddWords(VW sum, VW words, VW keys) {
 
 // kWords: of a row, if known at compile time, else 0.
 template <size_t kWords>
-HWY_INLINE void HashEach(const ConstRows& rows, const int32_t* places, int count, size_t num_words, uint32_t* out) {
+HWY_INLINE void HashEach(const ConstRows& rows, const int32_t* places, int count, size_t num_bytes, uint32_t* out) {
   const DW d;
   constexpr size_t kN = HWY_MAX_BYTES / 8 < kHashLanes ? HWY_MAX_BYTES / 8 : kHashLanes;
-  const size_t words = kWords > 0 ? kWords : num_words;
+  const size_t words = kWords > 0 ? kWords : num_bytes / 8;
   for (int i = 0; i < count; ++i) {
     const auto* row = static_cast<const uint8_t*>(rows.row(places == nullptr ? i : places[i]));
     VW sum = hn::Zero(d);
@@ -41,16 +41,17 @@ HWY_INLINE void HashEach(const ConstRows& rows, const int32_t* places, int count
     uint64_t lanes[kN], all = 0;  // Highway adds lanes up as signed numbers, which overflow
     hn::StoreU(sum, d, lanes);
     for (const uint64_t lane : lanes) all += lane;
-    for (; w < words; ++w) all += HashOfWord(row, w);
+    for (; w < words; ++w) all += HashOfWord(row + w * 8, w);
+    if (kWords == 0 && num_bytes % 8 != 0) all += HashOfWord(row + num_bytes - 8, words);
     out[i] = MixHash(all);
   }
 }
 
 void HashRowsImpl(const ConstRows& rows, const int32_t* places, int count, int dim, uint32_t* out) {
-  const size_t words = dim * SizeOf(rows.dtype) / 8;
-  if (words == 16) return HashEach<16>(rows, places, count, words, out);
-  if (words == 32) return HashEach<32>(rows, places, count, words, out);
-  HashEach<0>(rows, places, count, words, out);
+  const size_t bytes = BytesOf(rows.dtype, dim);
+  if (bytes == 128) return HashEach<16>(rows, places, count, bytes, out);
+  if (bytes == 256) return HashEach<32>(rows, places, count, bytes, out);
+  HashEach<0>(rows, places, count, bytes, out);
 }
 
 }  // namespace seine::cpu::HWY_NAMESPACE

@@ -26,10 +26,11 @@ inline constexpr std::array<uint64_t, kHashWords> kHashKeys = [] {
   return keys;
 }();
 
-// What word `w` of a row adds.
-inline uint64_t HashOfWord(const uint8_t* row, size_t w) {
+// What word `w` of a row adds, which lies there. A row of no whole number of words ends with one that overlaps the last
+// whole one.
+inline uint64_t HashOfWord(const uint8_t* at, size_t w) {
   uint64_t word;
-  memcpy(&word, row + w * 8, 8);
+  memcpy(&word, at, 8);
   const uint64_t keyed = word ^ kHashKeys[w];
   return (keyed & 0xffffffffu) * (keyed >> 32) + (word << 32 | word >> 32);
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cstring>
 
 #include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/targets.h"
@@ -85,9 +86,18 @@ HWY_INLINE void DotEachTyped(Row row, Ask ask, DType dtype, int64_t count, int d
     four(rows, last[0], 4);
     for (int g = 0; g < kQueries; ++g) std::copy_n(last[g], count - i, out + g * stride + i);
   };
-  if (dtype == DType::kFloat32) return run(std::integral_constant<DType, DType::kFloat32>());
-  if (dtype == DType::kFloat16) return run(std::integral_constant<DType, DType::kFloat16>());
-  run(std::integral_constant<DType, DType::kBFloat16>());
+  switch (dtype) {
+    case DType::kFloat32:
+      return run(std::integral_constant<DType, DType::kFloat32>());
+    case DType::kFloat16:
+      return run(std::integral_constant<DType, DType::kFloat16>());
+    case DType::kBFloat16:
+      return run(std::integral_constant<DType, DType::kBFloat16>());
+    case DType::kQ8:
+      return run(std::integral_constant<DType, DType::kQ8>());
+    case DType::kQ4:
+      return run(std::integral_constant<DType, DType::kQ4>());
+  }
 }
 
 template <typename Row, typename Ask>
@@ -111,7 +121,7 @@ void DotRowsImpl(const ConstRows& rows, int64_t count, int dim, const float* que
   // make the first products wait.
   constexpr size_t kFarBytes = 12 << 10, kNearBytes = 2 << 10;
   constexpr int64_t kBlock = 512;  // rows that are still at hand when the next four queries come
-  const size_t bytes = dim * SizeOf(rows.dtype);
+  const size_t bytes = BytesOf(rows.dtype, dim);
   const auto far = static_cast<int64_t>(kFarBytes / bytes), near = static_cast<int64_t>(kNearBytes / bytes);
   const int64_t last = count + ahead.count;
   int64_t asked = 0;
@@ -136,7 +146,7 @@ void DotGatherImpl(const ChunkedRows& rows, const int32_t* positions, int count,
   // with each row, and what a caller has asked for in a burst is asked for again.
   constexpr size_t kFarBytes = 10 << 10;
   constexpr int64_t kMostFar = 56, kNear = 4, kRing = 64;  // rows
-  const size_t bytes = rows.head_dim * SizeOf(rows.dtype);
+  const size_t bytes = BytesOf(rows.dtype, rows.head_dim);
   const auto far = std::clamp<int64_t>(kFarBytes / bytes, kNear, kMostFar);
   const uint8_t* ahead[kRing];
   RowWalk walk(rows);
@@ -236,6 +246,16 @@ int64_t FirstNonFiniteImpl(const ConstRows& rows, int64_t count, int dim) {
         largest = hn::Max(largest, hn::And(hn::LoadU(d, p + j), magnitude));
       }
       if (!hn::AllTrue(d, hn::Lt(largest, limit))) return i;
+    }
+    return -1;
+  }
+  if (IsQuantised(rows.dtype)) {  // the same of scales
+    for (int64_t i = 0; i < count; ++i) {
+      for (int j = 0; j < dim; j += kScaledValues) {
+        uint16_t scale;
+        memcpy(&scale, static_cast<const uint8_t*>(rows.row(i)) + BytesOf(rows.dtype, j), sizeof(scale));
+        if ((scale & 0x7C00) == 0x7C00) return i;
+      }
     }
     return -1;
   }

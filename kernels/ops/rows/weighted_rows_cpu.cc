@@ -26,11 +26,11 @@ constexpr int kBlock = 64;  // rows
 // How 16 coordinates of a row are read.
 template <DType kType>
 struct Typed {
-  static constexpr size_t kBytes = SizeOf(kType);
+  static constexpr size_t Bytes(size_t count) { return BytesOf(kType, count); }
   static HWY_INLINE F16 Load(const void* row, int j) { return Load16Typed(row, kType, j); }
 };
 struct Int8 {
-  static constexpr size_t kBytes = 1;
+  static constexpr size_t Bytes(size_t count) { return count; }
   static HWY_INLINE F16 Load(const void* row, int j) {
     const int8_t* p = static_cast<const int8_t*>(row) + j;
     const hn::RebindToSigned<DF> d32;
@@ -49,7 +49,7 @@ struct Block {
 template <typename Reader, int kQueries, int kColumns>
 HWY_INLINE void AddColumns(const Block& block, const Block& next, int j, int dim, const float* weights, int64_t stride,
                            float* out) {
-  const size_t line = (j * Reader::kBytes + 63) / 64 * 64, lines_end = (j + 16 * kColumns) * Reader::kBytes;
+  const size_t line = (Reader::Bytes(j) + 63) / 64 * 64, lines_end = Reader::Bytes(j + 16 * kColumns);
   F16 sums[kQueries][kColumns];
   for (auto& of_query : sums) {
     for (F16& sum : of_query) sum = Set16(0);
@@ -99,7 +99,7 @@ HWY_INLINE void AddAs(const Row& row, int64_t count, int dim, const float* weigh
   take(0, &blocks[0]);
   for (int i = 0; i < blocks[0].count; ++i) {
     const uint8_t* p = static_cast<const uint8_t*>(blocks[0].rows[i]);
-    for (size_t b = 0; b < dim * Reader::kBytes; b += 64) Prefetch(p + b);
+    for (size_t b = 0; b < Reader::Bytes(dim); b += 64) Prefetch(p + b);
   }
   for (int64_t first = 0; first < count; first += kBlock) {
     const Block& block = blocks[first / kBlock % 2];
@@ -128,6 +128,10 @@ HWY_INLINE void AddEach(Row row, DType dtype, int64_t count, int dim, const floa
       return AddAs<Typed<DType::kFloat16>>(row, count, dim, weights, group, stride, out, ahead);
     case DType::kBFloat16:
       return AddAs<Typed<DType::kBFloat16>>(row, count, dim, weights, group, stride, out, ahead);
+    case DType::kQ8:
+      return AddAs<Typed<DType::kQ8>>(row, count, dim, weights, group, stride, out, ahead);
+    case DType::kQ4:
+      return AddAs<Typed<DType::kQ4>>(row, count, dim, weights, group, stride, out, ahead);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <algorithm>
+#include <cassert>
 #include <type_traits>
 
 #include "kernels/cpu/prefetch.h"
@@ -167,6 +168,9 @@ void ScoreKind(const ConstRows& rows, int64_t count, int dim, const float* ancho
       return ScoreTyped<kKind, DType::kFloat16>(rows, count, dim, anchor, out);
     case DType::kBFloat16:
       return ScoreTyped<kKind, DType::kBFloat16>(rows, count, dim, anchor, out);
+    case DType::kQ8:
+    case DType::kQ4:
+      assert(false && "rows of an engine's cache, which nobody scores");
   }
 }
 
@@ -262,6 +266,9 @@ void AddKeysImpl(const ConstRows& rows, int64_t count, int dim, bool unit, doubl
       return AddTyped<DType::kFloat16>(rows, count, dim, unit, sums);
     case DType::kBFloat16:
       return AddTyped<DType::kBFloat16>(rows, count, dim, unit, sums);
+    case DType::kQ8:
+    case DType::kQ4:
+      assert(false && "rows of an engine's cache, which nobody scores");
   }
 }
 

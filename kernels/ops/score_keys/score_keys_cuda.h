@@ -85,6 +85,9 @@ struct ScoreBody {
         return RunTyped<DType::kFloat16>(block, s, item);
       case DType::kBFloat16:
         return RunTyped<DType::kBFloat16>(block, s, item);
+      case DType::kQ8:
+      case DType::kQ4:
+        break;
     }
   }
 

@@ -38,6 +38,9 @@ struct SumBody {
         return Run<DType::kFloat16>(block, s, item);
       case DType::kBFloat16:
         return Run<DType::kBFloat16>(block, s, item);
+      case DType::kQ8:
+      case DType::kQ4:
+        break;
     }
   }
 

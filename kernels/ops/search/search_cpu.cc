@@ -161,7 +161,7 @@ void RerankQuery(const SearchTask& task, size_t keep, bool with_mass, QueryWork*
 // reranked. What comes faster than memory answers is dropped, and asked for again with the products.
 void FetchSurvivors(const SearchTask& task, const QueryWork& q) {
   if (task.group == 1 || task.low_rank != nullptr || task.keys.chunks == nullptr) return;
-  const size_t bytes = task.keys.head_dim * SizeOf(task.keys.dtype);
+  const size_t bytes = BytesOf(task.keys.dtype, task.keys.head_dim);
   RowWalk walk(task.keys);
   for (const uint32_t s : q.survivors) {
     const uint8_t* row = walk.At(static_cast<int32_t>(task.zone_begin + q.found.index[q.chosen[s]]));
