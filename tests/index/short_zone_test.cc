@@ -24,7 +24,7 @@ using testing::Queries;
 using testing::SmallConfig;
 using testing::TestBackend;
 
-constexpr int64_t kTokens = 420;
+constexpr int64_t kShortTokens = 420;
 
 class ShortZoneTest : public testing::AttendTest {
  protected:
@@ -52,7 +52,7 @@ class ShortZoneTest : public testing::AttendTest {
     EXPECT_TRUE(answers.ok()) << answers.status();
     return (*answers)[0].path;
   }
-  std::unique_ptr<Index> Filled(const IndexConfig& config, Backend* backend, int64_t tokens = kTokens) {
+  std::unique_ptr<Index> Filled(const IndexConfig& config, Backend* backend, int64_t tokens = kShortTokens) {
     auto index = MakeIndex(config, backend);
     EXPECT_TRUE(AppendNames(index.get(), *index->CreateSequence("s"), 0, 0, Names(1, tokens)).ok());
     return index;
