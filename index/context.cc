@@ -93,6 +93,15 @@ int64_t Context::ZoneKeys(int64_t n) const {
   return beyond > 0 ? beyond / zones.update_buffer * zones.update_buffer : 0;
 }
 
+LayerGate* Context::GateOf(const RetrieveItem& item, const SearchParams& params, const AttentionParams& attention,
+                           int64_t num_tokens) const {
+  const bool of_all = item.prompt_tokens == 0 && item.positions == nullptr && item.dense_from < 0;
+  const bool usual = params.method == Method::kIndex && params.mass_p == 0 && params.recall_target == 0 &&
+                     params.candidates == 0 && !attention.with_positions;
+  const bool searched = num_tokens >= config.zones.dense_threshold && ZoneKeys(num_tokens) > 0;
+  return !gates.empty() && of_all && usual && searched ? &gates[item.layer] : nullptr;
+}
+
 int64_t Context::kept_queries() const {
   return std::max<int64_t>(eviction.kept_queries(), config.subspace ? QueriesKept(*config.subspace) : 0);
 }

@@ -19,6 +19,7 @@
 #include "index/storage/row_store.h"
 #include "index/subspace/shapes.h"
 #include "index/transforms/transforms.h"
+#include "index/types.h"
 #include "kernels/backend.h"
 
 namespace seine {
@@ -46,6 +47,11 @@ class Context {
   const std::unique_ptr<IndexCounts> own_counts;     // thread-safe
   const std::shared_ptr<QualityMonitor> quality;     // thread-safe; nullptr: no item is sampled
   mutable std::deque<LayerGate> gates;               // [num_layers]; thread-safe; empty: nothing is watched
+
+  // The gate that watches an item of Attend, and that may have it attended exactly. nullptr: nothing is lost, or it is
+  // on purpose: sets of a share of mass, fewer candidates than usual, positions given or wanted, part of the tokens.
+  LayerGate* GateOf(const RetrieveItem& item, const SearchParams& params, const AttentionParams& attention,
+                    int64_t num_tokens) const;
 
   // Layers cut back by `scorer`, and tokens of all their heads.
   void CountEvicted(absl::string_view scorer, int64_t layers, int64_t tokens) const {

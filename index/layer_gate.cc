@@ -17,7 +17,7 @@ bool LayerGate::Due(int64_t tokens) {
   const int64_t answer = answers_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (answer < next_check_.load(std::memory_order_relaxed)) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (answer < next_check_) return false;
+  if (exact() || answer < next_check_) return false;  // an answer that was under way when the layer stepped back
   const int64_t every = kEvery * std::max<int64_t>(1, tokens / kUsualTokens);
   next_check_ = answer < kEvery / 2 ? answer * 4 : (answer / every + 1) * every + phase_ * kPhase % every;
   ++checks_;
@@ -36,7 +36,7 @@ bool LayerGate::Checked(double lost) {
   if (!too_much) return false;
   lost_then_ = mean;
   lost_.clear();
-  answers_ = 0, next_check_ = 2;
+  answers_ = 0, next_check_ = first_check();
   exact_left_ = kPause << tries_;
   tries_ = std::min(tries_ + 1, kMostTries);
   return true;

@@ -26,12 +26,12 @@ class LayerGate {
   static constexpr int kMostTries = 4;
 
   // `bound` in (0, 1]; 0: nothing is checked. `phase`: of checks that are far apart, so that layers take turns.
-  explicit LayerGate(double bound, int phase = 0) : bound_(bound), phase_(phase) {}
+  explicit LayerGate(double bound, int phase = 0) : bound_(bound), phase_(phase), next_check_(first_check()) {}
 
   // Whether the layer attends exactly. Each call is one answer of such a layer.
   bool Exact();
-  // Whether an answer of the codes, over so many tokens, is to be checked: the 2nd, 8th, 32nd and 128th of a layer, or
-  // since it was tried again, and later about every 256th. Each call is one answer.
+  // Whether an answer of the codes, over so many tokens, is to be checked: the 2nd, 8th, 32nd and 128th of the first
+  // layer, or since it was tried again, and later about every 256th. Each call is one answer.
   bool Due(int64_t tokens);
   int64_t checks_due() const { return checks_.load(std::memory_order_relaxed); }  // so far
   // What a check has found, the mean of its query heads. True: too much is lost, and the layer attends exactly from now
@@ -53,6 +53,7 @@ class LayerGate {
  private:
   static constexpr size_t kKept = 8;  // checks that the mean is over
   static constexpr int64_t kPhase = 37;
+  int64_t first_check() const { return 2 + phase_ % 8; }
   bool exact() const { return exact_left_.load(std::memory_order_relaxed) > 0; }
 
   const double bound_;
@@ -61,7 +62,7 @@ class LayerGate {
   std::atomic<int> tries_{0};
   std::atomic<int64_t> checks_{0};
   mutable std::mutex mutex_;
-  std::atomic<int64_t> next_check_{2};   // the answer that is checked next; set under mutex_
+  std::atomic<int64_t> next_check_;      // the answer that is checked next; set under mutex_
   std::deque<double> lost_;              // of the last checks; guarded by mutex_
   int64_t num_checked_ = 0;              // guarded by mutex_
   double sum_lost_ = 0, lost_then_ = 0;  // guarded by mutex_

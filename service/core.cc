@@ -46,7 +46,7 @@ std::string RandomName() {
 struct Core::Parts {
   static std::shared_ptr<QualityMonitor> MakeMonitor(const QualityOptions& options, EventLog* log) {
     return std::make_shared<QualityMonitor>(
-        options, [log](const std::string& index, int layer, double lost) { log->SteppedBack(index, layer, lost); });
+        options, [log](const IndexConfig& index, int layer, double lost) { log->SteppedBack(index, layer, lost); });
   }
   Parts(const CoreOptions& o, std::unique_ptr<Backend> chosen)
       : counts(o.count ? std::make_shared<Counts>() : nullptr),

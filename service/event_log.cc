@@ -97,11 +97,11 @@ void EventLog::SeriesTogether(size_t named, const char* label) const {
     log->warn("metrics: indexes beyond the first {} have series together, index=\"{}\"", named, label);
 }
 
-void EventLog::SteppedBack(const std::string& index, int layer, double lost) const {
+void EventLog::SteppedBack(const IndexConfig& index, int layer, double lost) const {
   spdlog::logger* const log = Log();
   if (log != nullptr) {
-    log->warn("index {}: layer {} attends exactly from now on: its codes lose {:.3f} of its attention", index, layer,
-              lost);
+    log->warn("index {}: layer {} attends exactly from now on: its codes lose {:.3f} of its attention",
+              NameInLog(index.tenant, index.name), layer, lost);
   }
 }
 

@@ -60,7 +60,7 @@ class EventLog {
   // Indexes beyond the first `named` have one series of metrics together, `label`: warning.
   void SeriesTogether(size_t named, const char* label) const;
   // A layer whose codes lose too much of its attention (RetrievalSettings.gate): warning.
-  void SteppedBack(const std::string& index, int layer, double lost) const;
+  void SteppedBack(const IndexConfig& index, int layer, double lost) const;
   // Something of the server's own that did not go well: error "WHAT: why".
   void Failed(const std::string& what, const absl::Status& why);
   // Files or sequences that snapshots had to do with: info "snapshots: COUNT WHAT", nothing where there were none.

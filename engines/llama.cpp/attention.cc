@@ -23,6 +23,7 @@ namespace seine::llama {
 namespace {
 
 constexpr char kTurnsOtherwise[] = "a layer of another RoPE than the profile's";
+constexpr char kLacked[] = "a layer that the profile lacks";
 constexpr int kManyLayers = 1024;  // of an index without a profile
 
 int64_t NowNs() {
@@ -72,7 +73,9 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
   const Settings& s = settings();
   std::string path = s.profile;
   if (path.empty() && !s.profiles.empty()) {
-    absl::StatusOr<std::string> found = FindProfile(s.profiles, facts, static_cast<int>(LayersOfCache(facts).size()));
+    CacheFacts of = facts;  // profiles are of layers that attend all
+    if (const auto other = FindOther(facts); other && other->capacity > facts.capacity) of = *other;
+    absl::StatusOr<std::string> found = FindProfile(s.profiles, of, static_cast<int>(LayersOfCache(of).size()));
     if (found.ok()) {
       path = *std::move(found);
     } else {
@@ -161,9 +164,19 @@ std::string Attention::MakeStreams(Layer* layer) {
     SayOnce(absl::StrCat(why, "; llama.cpp decodes alone"));
     return why;
   }
-  const std::vector<int> layers = LayersOfCache(f);
-  const auto number = static_cast<int>(std::lower_bound(layers.begin(), layers.end(), f.layer) - layers.begin());
-  if (number >= layer->context->config().geometry.num_layers) return "a layer that the profile lacks";
+  int number = f.layer;
+  if (profile_ != nullptr) {
+    // Profiles count the layers of one cache from 0. One of more layers counts those of the model, of which this cache
+    // may hold a part.
+    const std::vector<int> layers = LayersOfCache(f);
+    if (const auto other = FindOther(f); other && other->capacity > f.capacity) {
+      if (LayersOfCache(*other).size() == static_cast<size_t>(profile_->num_layers())) return kLacked;
+    }
+    if (layers.size() == static_cast<size_t>(profile_->num_layers())) {
+      number = static_cast<int>(std::lower_bound(layers.begin(), layers.end(), f.layer) - layers.begin());
+    }
+  }
+  if (number >= layer->context->config().geometry.num_layers) return kLacked;
   layer->gate = std::make_unique<LayerGate>(settings().gate, f.layer);
   // Before anything of its rows is kept.
   if (!Listen(f.buffer, this) || !Listen(f.value_buffer, this)) return "a buffer of another build of ggml";

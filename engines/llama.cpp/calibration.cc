@@ -113,17 +113,21 @@ bool Calibration::SameModel(const CacheFacts& facts) const {
 }
 
 bool Calibration::Begin(const void* context, const CacheFacts& facts) {
-  if (!Measures(context) || Slides(facts)) return false;
+  if (!Measures(context)) return false;
+  if (const std::optional<CacheFacts> other = FindOther(facts)) {
+    if (other->capacity > facts.capacity) return false;  // layers that slide
+    if (other->capacity == facts.capacity) {
+      Stop("layers that slide have as many cells as those that attend all (swa_full), and cannot be told from them");
+      return false;
+    }
+  }
   if (builder_ == nullptr) {
     facts_ = facts;
     layers_.resize(LayersOfCache(facts).size());
     builder_ = std::make_unique<ProfileBuilder>(static_cast<int>(layers_.size()), facts.num_q_heads, facts.num_kv_heads,
                                                 facts.head_dim);
   } else if (!SameModel(facts)) {
-    if (context_ == context)
-      Stop(
-          "layers differ in their heads or their RoPE, and a profile states one for all; layers that slide are "
-          "left out where their cache has fewer cells (swa_full off)");
+    if (context_ == context) Stop("layers differ in their heads or their RoPE, and a profile states one for all");
     return false;
   }
   context_ = context;
@@ -167,7 +171,8 @@ void Calibration::RecordRows(const void* context, const ggml_tensor* node) {
   CacheFacts facts;
   if (done_ || !FindFacts(keys ? root->data : KeysOfValues(root->data), &facts)) return;
   const int layer = NumberOf(facts);
-  const bool first = keys && layer == 0 && !Slides(facts);
+  const std::optional<CacheFacts> other = FindOther(facts);
+  const bool first = keys && layer == 0 && !(other && other->capacity > facts.capacity);
   if (first && tokens_ >= settings().calibrate_tokens && Measures(context)) return Write();
   if (!Begin(context, facts) || (first && !ReadPositions(rows))) return;
   if (!HoldsRows(rows)) return Stop("keys or values are written in an order that is not known");

@@ -276,15 +276,19 @@ std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
 }
 
 std::vector<int> LayersOfCache(const CacheFacts& facts) {
+  // What was learnt of a context that is gone may name a buffer at the same address.
+  const auto* base = static_cast<const uint8_t*>(ggml_backend_buffer_get_base(facts.buffer));
+  const uint8_t* const end = base + ggml_backend_buffer_get_size(facts.buffer);
   std::vector<int> layers;
   for (const CacheFacts& other : LayersOfShape(facts)) {
-    if (other.buffer == facts.buffer) layers.push_back(other.layer);
+    if (other.buffer == facts.buffer && other.keys >= base && other.keys < end) layers.push_back(other.layer);
   }
   std::sort(layers.begin(), layers.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   return layers;
 }
 
-bool Slides(const CacheFacts& facts) {
+std::optional<CacheFacts> FindOther(const CacheFacts& facts) {
   std::vector<CacheFacts> all;
   {
     Known& known = Everything();
@@ -299,9 +303,12 @@ bool Slides(const CacheFacts& facts) {
              });
     });
   };
-  return std::any_of(all.begin(), all.end(), [&](const CacheFacts& other) {
-    return other.buffer != facts.buffer && other.capacity > facts.capacity && !alike(other);
-  });
+  std::optional<CacheFacts> found;
+  for (const CacheFacts& other : all) {
+    if (other.buffer == facts.buffer || alike(other)) continue;
+    if (!found || other.capacity > found->capacity) found = other;
+  }
+  return found;
 }
 
 const void* KeysOfValues(const void* values) {

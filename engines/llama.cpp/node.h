@@ -89,8 +89,9 @@ void Forget(const void* keys);
 // Layers of the model of that shape whose caches lie in the same buffer, ascending: those that attend all, or those
 // that slide. Profiles count them from 0.
 std::vector<int> LayersOfCache(const CacheFacts& facts);
-// Whether other layers of the model have caches of more cells: these slide.
-bool Slides(const CacheFacts& facts);
+// Facts of a layer of the model whose cache lies in another buffer, the one with the most cells: has it more, this
+// one's layers slide. Absent: there is none.
+std::optional<CacheFacts> FindOther(const CacheFacts& facts);
 // Returns the facts of all layers with as many heads of that head_dim, of this model and of others.
 std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts);
 // The key cache whose values lie there; nullptr: not known.

@@ -68,14 +68,6 @@ double WorkNs(const host::AttentionTask& task) {
   return rows * kRowNs;
 }
 
-// Whether the item's layer loses too much, so that it is attended exactly.
-bool StepsBack(const Context& context, const RetrieveItem& item, const SearchParams& params,
-               const AttentionParams& attention) {
-  if (context.gates.empty() || item.prompt_tokens > 0 || item.positions != nullptr || item.dense_from >= 0)
-    return false;
-  return params.method == Method::kIndex && !attention.with_positions && context.gates[item.layer].Exact();
-}
-
 // Every head's output, log-sum-exp and counts into its answer.
 void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const ProgressCallback& progress) {
   double work = 0;
@@ -133,9 +125,14 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       answers[i].status = BadField("positions", "given, so that attention.with_positions has nothing to tell");
     }
     const bool of_prompt = items[i].prompt_tokens > 0;
-    if (sequence.ok() && StepsBack(context_, items[i], scaled, *attention)) {
-      prompts.push_back({*std::move(sequence), i});
-      continue;
+    if (sequence.ok()) {
+      const int64_t tokens = (*sequence)->layers[items[i].layer]->totals().length;
+      LayerGate* const gate = context_.GateOf(items[i], scaled, *attention, tokens);
+      if (gate != nullptr && gate->Exact()) {
+        if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
+        prompts.push_back({*std::move(sequence), i});
+        continue;
+      }
     }
     if (sequence.ok() && of_prompt) {
       answers[i].status = CheckPromptItem(items[i], *attention, context_.config);
@@ -184,7 +181,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     for (int h = 0; h < g.num_kv_heads; ++h) heads.push_back(std::move(tasks[t * g.num_kv_heads + h].paid));
     batch.targets()[t].layer().Accumulate(heads);
   }
-  if (context_.quality != nullptr) context_.quality->Sample(batch);
+  if (context_.quality != nullptr) context_.quality->Sample(batch, &*attention);
   for (size_t t = 0; t < batch.targets().size() && attention->with_positions; ++t) {
     batch.Take(t, &answers[batch.targets()[t].place].selected);
   }
@@ -203,6 +200,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
       return s;
     }
     if (context_.own_counts != nullptr) context_.own_counts->Attended(answers[place].attended_tokens);
+    if (item.prompt_tokens == 0) RecordQueries(sequence, item, answers[place].num_tokens);
   }
   return answers;
 }

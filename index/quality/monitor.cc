@@ -66,29 +66,30 @@ QualityMonitor::~QualityMonitor() {
 
 bool QualityMonitor::Chosen() const { return NextShare() < options_.sample; }
 
-bool QualityMonitor::WantedByGate(const SearchBatch& batch, size_t target) {
+bool QualityMonitor::WantedByGate(const SearchBatch& batch, size_t target, const AttentionParams& attention) const {
+  if (batch.PathOf(target) != Path::kIndex) return false;
   const SearchBatch::Target& of = batch.targets()[target];
-  std::deque<LayerGate>& gates = batch.context().gates;
-  if (gates.empty() || batch.params().mass_p > 0 || batch.PathOf(target) != Path::kIndex) return false;
-  return gates[of.item->layer].Due(of.layer().length());
+  LayerGate* const gate = batch.context().GateOf(*of.item, batch.params(), attention, of.layer().length());
+  return gate != nullptr && num_waiting_.load(std::memory_order_relaxed) < kMostWaiting / 2 &&
+         gate->Due(of.layer().length());
 }
 
-void QualityMonitor::Sample(const SearchBatch& batch) noexcept {
+void QualityMonitor::Sample(const SearchBatch& batch, const AttentionParams* attention) noexcept {
   if (batch.context().config.kv_store == KvStore::kNone || batch.params().method == Method::kExact) return;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     if (batch.PathOf(t) == Path::kDense || batch.targets()[t].item->positions != nullptr) continue;
-    const bool of_gate = WantedByGate(batch, t);
+    const bool of_gate = attention != nullptr && WantedByGate(batch, t, *attention);
     if (!of_gate && !Chosen()) continue;
     try {
+      std::optional<int> only_head;
       if (of_gate) {
         const int64_t turn = batch.context().gates[batch.targets()[t].item->layer].checks_due();
-        QualitySample sample =
-            SampleOf(batch, t, static_cast<int>(turn % batch.context().config.geometry.num_kv_heads));
-        sample.of_gate = true;
-        Add(std::move(sample));
-      } else {
-        Add(SampleOf(batch, t));
+        only_head = static_cast<int>(turn % batch.context().config.geometry.num_kv_heads);
       }
+      QualitySample sample = SampleOf(batch, t, only_head);
+      sample.of_gate = of_gate;
+      if (attention != nullptr) sample.softcap = attention->softcap;
+      Add(std::move(sample));
     } catch (const std::bad_alloc&) {
       Dropped(batch.context(), QualityDrop::kMemory);
     } catch (const std::system_error&) {  // no thread could be started
@@ -99,18 +100,20 @@ void QualityMonitor::Sample(const SearchBatch& batch) noexcept {
 
 void QualityMonitor::Add(QualitySample sample) {
   const Context& context = *sample.context;
+  const bool of_gate = sample.of_gate;
   const int64_t bytes = sample.bytes();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (waiting_.size() < kMostWaiting && bytes_ + bytes <= kMostBytes) {
       if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
       waiting_.push_back(std::move(sample));
+      num_waiting_ = waiting_.size();
       bytes_ += bytes;
       wake_.notify_all();
       return;
     }
   }
-  Dropped(context, QualityDrop::kBudget);
+  if (!of_gate) Dropped(context, QualityDrop::kBudget);
 }
 
 void QualityMonitor::Leave(const Context* context) {
@@ -119,9 +122,10 @@ void QualityMonitor::Leave(const Context* context) {
   for (const QualitySample& sample : waiting_) {
     if (!of_context(sample)) continue;
     bytes_ -= sample.bytes();
-    Dropped(*context, QualityDrop::kGone);
+    if (!sample.of_gate) Dropped(*context, QualityDrop::kGone);
   }
   waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), of_context), waiting_.end());
+  num_waiting_ = waiting_.size();
   if (working_ == context) stop_->Stop();
   wake_.notify_all();
   idle_.wait(lock, [this, context] { return working_ != context; });
@@ -152,6 +156,7 @@ void QualityMonitor::Work() {
       if (ends_) return;
       sample = std::move(waiting_.front());
       waiting_.pop_front();
+      num_waiting_ = waiting_.size();
       bytes_ -= sample.bytes();
       working_ = sample.context;
       stop_.emplace();
@@ -168,6 +173,7 @@ void QualityMonitor::CompareOne(const QualitySample& sample) {
   const Compared compared = Compare(sample, rest, &heads);
   const int64_t now = ThreadNs();
   if (context.counts != nullptr) context.counts->QualityBusy(now - std::exchange(told_ns_, now));
+  if (sample.of_gate && compared != Compared::kDone) return;
   switch (compared) {
     case Compared::kDone:
       if (sample.of_gate) return TellGate(sample, heads);
@@ -191,7 +197,7 @@ void QualityMonitor::TellGate(const QualitySample& sample, const std::vector<Hea
   }
   LayerGate& gate = sample.context->gates[sample.layer];
   if (sets == 0 || !gate.Checked(lost / sets)) return;
-  if (stepped_back_) stepped_back_(sample.context->config.name, sample.layer, gate.Read().lost_then);
+  if (stepped_back_) stepped_back_(sample.context->config, sample.layer, gate.Read().lost_then);
 }
 
 // Sleeps so long that what has run since the last rest is the share of a core.

@@ -7,13 +7,13 @@
 #ifndef SEINE_INDEX_QUALITY_MONITOR_H_
 #define SEINE_INDEX_QUALITY_MONITOR_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -32,18 +32,18 @@ class QualityMonitor {
   static constexpr int64_t kMostBytes = int64_t{16} << 20;  // of theirs
 
   // A layer of an index attends exactly from now on, for its answers lost such a share of attention.
-  using SteppedBack = std::function<void(const std::string& index, int layer, double lost)>;
+  using SteppedBack = std::function<void(const IndexConfig& index, int layer, double lost)>;
 
   explicit QualityMonitor(const QualityOptions& options, SteppedBack stepped_back = {});
   ~QualityMonitor();  // what waits is not compared
   QualityMonitor(const QualityMonitor&) = delete;
   QualityMonitor& operator=(const QualityMonitor&) = delete;
 
-  // Samples the items of a batch that was searched, by chance and as layers' gates ask; before Take and Unlock. Some
-  // nanoseconds an item that is not chosen. Items that are all dense, were searched exactly or gave their positions are
-  // passed over: there is nothing to compare. So are those of an index that keeps no keys. What finds no room is
-  // dropped and counted.
-  void Sample(const SearchBatch& batch) noexcept;
+  // Samples the items of a batch that was searched, by chance and, of Attend's, as layers' gates ask; before Take and
+  // Unlock. Some nanoseconds an item that is not chosen. Items that are all dense, were searched exactly or gave their
+  // positions are passed over: there is nothing to compare. So are those of an index that keeps no keys. What finds no
+  // room is dropped and counted; gates ask while there is room. `attention`: of Attend; nullptr: of Retrieve.
+  void Sample(const SearchBatch& batch, const AttentionParams* attention = nullptr) noexcept;
 
   // Drops the samples of an index that goes; returns once none of them is looked at.
   void Leave(const Context* context);
@@ -55,7 +55,7 @@ class QualityMonitor {
 
  private:
   bool Chosen() const;
-  static bool WantedByGate(const SearchBatch& batch, size_t target);
+  bool WantedByGate(const SearchBatch& batch, size_t target, const AttentionParams& attention) const;
   void TellGate(const QualitySample& sample, const std::vector<HeadQuality>& heads);
   void Add(QualitySample sample);
   void Work();
@@ -68,12 +68,13 @@ class QualityMonitor {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   mutable std::condition_variable idle_;
-  std::deque<QualitySample> waiting_;  // guarded by mutex_
-  int64_t bytes_ = 0;                  // of them; guarded by mutex_
-  const Context* working_ = nullptr;   // of the sample at work; guarded by mutex_
-  std::optional<StopToken> stop_;      // of the sample at work; replaced under mutex_
-  bool ends_ = false, held_ = false;   // guarded by mutex_
-  std::thread thread_;                 // guarded by mutex_; started by the first sample
+  std::deque<QualitySample> waiting_;   // guarded by mutex_
+  std::atomic<size_t> num_waiting_{0};  // of them; set under mutex_
+  int64_t bytes_ = 0;                   // of them; guarded by mutex_
+  const Context* working_ = nullptr;    // of the sample at work; guarded by mutex_
+  std::optional<StopToken> stop_;       // of the sample at work; replaced under mutex_
+  bool ends_ = false, held_ = false;    // guarded by mutex_
+  std::thread thread_;                  // guarded by mutex_; started by the first sample
 };
 
 }  // namespace seine

@@ -6,7 +6,7 @@ namespace seine {
 
 struct QualityOptions {
   double sample = 0;   // share of the retrieved items, in [0, 1]; 0: none
-  double share = .02;  // of one core that comparisons may take, in (0, 1]
+  double share = .02;  // of one core that comparisons, gates' too, may take, in (0, 1]
 };
 
 }  // namespace seine

@@ -34,6 +34,7 @@ struct QualitySample {
   std::vector<float> queries;  // [num_q_heads, head_dim]
   std::vector<Head> heads;     // those that were searched
   bool of_gate = false;        // taken for the layer's gate, and not by chance
+  float softcap = 0;           // AttentionParams::softcap
 
   int64_t bytes() const;  // of what it points to
 };

@@ -214,8 +214,7 @@ std::vector<Setting> MakeSettings() {
 std::string AsItIs(absl::string_view key) { return std::string(key); }
 
 // What a section is nothing without.
-constexpr const char* kSwitches[] = {"tls.cert",      "auth.tokens_file", "audit.file",
-                                     "snapshots.dir", "idle.dir",         "quality.sample"};
+constexpr const char* kSwitches[] = {"tls.cert", "auth.tokens_file", "audit.file", "snapshots.dir", "idle.dir"};
 
 // A section that the file names is not off, unless the file says so: a door that was to be shut would stand open.
 absl::Status CheckSections(const ServerConfig& config) {

@@ -37,6 +37,8 @@ TEST(LayerGateTest, LayersTakeTurns) {
     later.push_back(DueOf(&gate, 1000, 8000).back());
   }
   EXPECT_EQ(later, (std::vector<int64_t>{768, 805, 842, 879, 916}));
+  LayerGate third(.05, 3);
+  EXPECT_EQ(DueOf(&third, 200, 8000), (std::vector<int64_t>{5, 20, 80}));
 }
 
 TEST(LayerGateTest, ABoundOfZeroChecksNothing) {

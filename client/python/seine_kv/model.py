@@ -134,6 +134,12 @@ def sharing_layers(config):
     return {layer: max(n for n, kind in own if kind == kinds[layer]) for layer in range(first, config.num_hidden_layers)}
 
 
+def keyed_layers(config):
+    """Those that attend all positions, and have keys of their own: what traces and profiles count from 0."""
+    shared = sharing_layers(config)
+    return [layer for layer in full_layers(config) if layer not in shared]
+
+
 def turn_alike(config):
     """Whether the layers that attend all positions are known to turn as stated_rope says: where there are no others and none
     goes without RoPE, or the config states RoPE by their kind."""

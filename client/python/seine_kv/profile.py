@@ -26,9 +26,8 @@ from seine_kv.model import (
     Reporter,
     add_model_arguments,
     check_output,
-    full_layers,
+    keyed_layers,
     read_text,
-    sharing_layers,
     turn_alike,
 )
 from seine_kv.moments import WINDOW, LayerMoments
@@ -109,8 +108,7 @@ class Measurer:
     def __init__(self, model, sink):
         self.model, self.sink = model, sink
         self.style = model.rope_style()
-        shared = sharing_layers(model.text_config)  # that have no keys of their own
-        self.measured = [layer for layer in full_layers(model.text_config) if layer not in shared]  # the file counts from 0
+        self.measured = keyed_layers(model.text_config)  # the file counts from 0
         self.left = set(range(model.text_config.num_hidden_layers)) - set(self.measured)
         self.layers = {}  # layer -> LayerMoments
         self.geometry = None  # (query heads, KV heads, head_dim)

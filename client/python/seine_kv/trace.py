@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, full_layers, read_text
+from seine_kv.model import CausalModel, InputError, Reporter, add_model_arguments, check_output, keyed_layers, read_text
 from seine_kv.tensor_file import write_tensors
 
 FORMAT = "seine-trace-1"
@@ -122,7 +122,7 @@ def describe(model, recorder, tensors, args, loss):
         "licence": args.licence,
         "rope": json.dumps(model.rope),
         "rope_style": model.rope_style(),
-        "num_layers": str(len(full_layers(model.text_config))),
+        "num_layers": str(len(keyed_layers(model.text_config))),
         "num_q_heads": str(q.shape[1]),
         "num_kv_heads": str(k.shape[1]),
         "head_dim": str(k.shape[2]),
@@ -138,7 +138,7 @@ def record(args, reporter):
     check_output(args.out)
     text = read_text(args.text)
     model = CausalModel(args, args.tokens)
-    served = full_layers(model.text_config)
+    served = keyed_layers(model.text_config)
     if not served:
         raise InputError(f"{model.name}: no layer attends all positions")
     layers = parse_layers(args.layers, len(served))

@@ -118,6 +118,7 @@ absl::Status RemoteCache::Restart(const AttentionNode& node) {
              .sink = s.sink,
              .local = s.local,
              .tail = s.tail,
+             .gate = s.gate,
              .dense_tokens = s.min_kv};
   counted_ = {};
   absl::StatusOr<std::unique_ptr<Session>> opened = OpenSession(config_);
@@ -294,9 +295,12 @@ ggml_status RemoteCache::Attend(const AttentionNode& node, int layer) {
 }
 
 ggml_status RemoteCache::AttendWindow(const AttentionNode& node) {
-  bool complete = !block_.counts.empty();
+  // Layers that attend in chunks see more and more cells up to a border: no window of theirs is known, nor what lacks.
+  in_chunks_ =
+      in_chunks_ || std::any_of(block_.counts.begin(), block_.counts.end(), [&](int64_t n) { return n > window_; });
+  bool complete = in_chunks_ || !block_.counts.empty();
   for (size_t i = 0; i < block_.counts.size(); ++i) {
-    complete = complete && block_.counts[i] == std::min((*block_.positions)[i] + 1, window_);
+    complete = complete && (in_chunks_ || block_.counts[i] == std::min((*block_.positions)[i] + 1, window_));
   }
   if (!complete) {
     constexpr char kLacking[] = "layers that slide lack cells of their window";

@@ -108,6 +108,7 @@ class RemoteCache final : private WriteListener {
   int layer_ = 0;         // that was written last
   bool pending_ = false;  // rows of layer_ were not sent
   bool sees_all_ = false;
+  bool in_chunks_ = false;                    // tokens see more cells than window_ at times
   int64_t window_ = 0;                        // cells that a token sees at most; 0: it is not known to slide
   std::string lost_, unfit_;                  // why nothing goes to the server; unfit_: for good
   std::map<const uint8_t*, Cells> caches_;    // of keys and of values, by their data

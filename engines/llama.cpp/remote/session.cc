@@ -61,6 +61,7 @@ v1::IndexSpec SpecOf(const SessionConfig& c) {
   spec.mutable_retrieval()->set_beta(c.beta);
   spec.mutable_retrieval()->set_refine(c.refine);
   spec.mutable_retrieval()->set_softmax_scale(c.scale);
+  spec.mutable_retrieval()->set_gate(c.gate);
   spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
   return spec;
 }

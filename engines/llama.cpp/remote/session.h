@@ -23,6 +23,7 @@ struct SessionConfig {
   int refine = 0;            // tokens
   int sink = 0, local = 0;   // tokens
   bool tail = true;          //
+  double gate = 0;           // share of attention that a layer may lose before the server attends it exactly; 0: any
   int64_t dense_tokens = 0;  // below so many the server attends all
 };
 

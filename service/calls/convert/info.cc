@@ -24,7 +24,7 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   if (stats.gate_checks > 0) gate->set_mean_lost(stats.gate_lost / static_cast<double>(stats.gate_checks));
   gate->set_exact_answers(stats.gate_answers);
   for (const auto& [layer, lost] : stats.gate_layers) {
-    v1::GateInfo::Layer* const of_layer = gate->add_layers();
+    v1::GateLayer* const of_layer = gate->add_layers();
     of_layer->set_layer(layer);
     of_layer->set_lost(lost);
   }

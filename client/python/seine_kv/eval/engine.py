@@ -61,7 +61,7 @@ def through(model, method, endpoint):
         raise ValueError(f"{method.key}: its budget is a share of a prompt, which Method.of states")
     if method.scheduled:
         raise ValueError(f"{method.key}: its candidates follow from a prompt's length, as Method.of states")
-    seine = hf.install(model, endpoint, timeout=60.0, **method.settings)
+    seine = hf.install(model, endpoint, timeout=60.0, gate=False, **method.settings)  # what the method itself gives
     try:
         yield seine
         stats = seine.stats()

@@ -33,7 +33,23 @@ def _server_info(client: FleetClient, request: Settings) -> dict[str, Any]:
 
 def _merged_index(infos: list[dict[str, Any]]) -> dict[str, Any]:
     """One index of all nodes: the first's specification, and counts and bytes of all."""
-    return {**infos[0], **_numbers(infos, [name for name in infos[0] if name != "spec"])}
+    merged = {**infos[0], **_numbers(infos, [name for name in infos[0] if name not in ("spec", "gate")])}
+    gates = [info["gate"] for info in infos if info.get("gate") is not None]  # not of nodes that are older
+    if gates:
+        merged["gate"] = _merged_gate(gates)
+    return merged
+
+
+def _merged_gate(gates: list[dict[str, Any]]) -> dict[str, Any]:
+    """Checks of all nodes; a layer that attends exactly on any of them, with the most that it lost."""
+    merged: dict[str, Any] = _numbers(gates, ("checks", "exact_answers"))
+    lost = sum(int(gate["checks"]) * (gate["mean_lost"] or 0.0) for gate in gates)
+    merged["mean_lost"] = lost / merged["checks"] if merged["checks"] else 0.0
+    layers: dict[int, float] = {}
+    for layer in (layer for gate in gates for layer in gate["layers"]):
+        layers[layer["layer"]] = max(layer["lost"], layers.get(layer["layer"], 0.0))
+    merged["layers"] = [{"layer": layer, "lost": layers[layer]} for layer in sorted(layers)]
+    return merged
 
 
 def _get_index(client: FleetClient, request: Settings) -> dict[str, Any]:

@@ -3,8 +3,6 @@ too much of its attention is attended exactly from then on, until it is tried ag
 
 from dataclasses import dataclass, field
 
-BOUND = 0.05  # the share of attention that a layer may lose, the index's default
-
 
 class GateWarning(UserWarning):
     """A layer loses too much of its attention: it attends exactly from now on. Stats have the figures."""

@@ -6,7 +6,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import torch
@@ -17,7 +17,7 @@ from seine_kv.hf.attention import current, implementations, probe, text_config
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
-from seine_kv.hf.gate import BOUND, GateWarning, bound_of, read_gate
+from seine_kv.hf.gate import GateWarning, bound_of, read_gate
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
 from seine_kv.hf.models import base_of, served_layers
@@ -103,7 +103,7 @@ class Installation:
         if "mass_p" not in self.selector:
             self.selector["top_k"] = top_k
         self.tail, self.evict, self.num_layers = tail, evict, len(self.sources)
-        self._gate_bound, self._gate_told = BOUND if gate_bound is None else gate_bound, False
+        self._gate_told = False
         self._stats, self._stream = Stats(prompts=self.prompts.stats), None
         self._asked = None  # the Attention of the last step
         self._down_until, self._warned = None, False  # monotonic; None: up
@@ -115,6 +115,9 @@ class Installation:
         except BaseException:
             self.client.close()
             raise
+        self._gate_bound = self.spec["retrieval"].get("gate")
+        if self._gate_bound is None and (gate or gate_bound):
+            warnings.warn("gate: nothing is watched, for the server is too old", RuntimeWarning, stacklevel=4)
         self.choosing_queries = (self.spec["subspace"] or {}).get("full_rank_queries") or 0
         self._model, self._hooks, self._previous = model, [], None
         self.text = text_config(model)
@@ -149,6 +152,9 @@ class Installation:
         self._undo_blocks()
         self._undo_blocks = lambda: None
         self._end_stream()
+        if self._made.here() and self._down_until is None:
+            with suppress(SeineError):
+                self._read_gate()
         for batch in self._batches:
             batch.leave()
         self.drain()
@@ -165,12 +171,15 @@ class Installation:
     def stats(self):
         """A copy of the counts since install; the gate's are the index's, asked for now where it answers."""
         if self.attached and self.available():
-            try:
-                self._stats.gate = read_gate(self.client.get_index(self.index), list(self.sources))
-            except SeineError as error:
-                if error.code not in (*DOWN, "NOT_FOUND"):
-                    raise
+            self._read_gate()
         return copy.deepcopy(self._stats)
+
+    def _read_gate(self):
+        try:
+            self._stats.gate = read_gate(self.client.get_index(self.index), list(self.sources))
+        except SeineError as error:
+            if error.code not in (*DOWN, "NOT_FOUND"):
+                raise
 
     def retained(self, cache, layer, row=0):
         """The positions that each KV head of a layer retains of a row of `cache`, its padding not counted: one ascending

@@ -32,7 +32,7 @@ examples:
 """
 
 # llama.cpp's programs that attend and read its common options; others get the environment alone.
-COMMON = ("llama", "llama-batched-bench", "llama-cli", "llama-completion", "llama-imatrix", "llama-mtmd-cli",
+COMMON = ("llama-batched-bench", "llama-cli", "llama-completion", "llama-imatrix", "llama-mtmd-cli",
           "llama-parallel", "llama-perplexity", "llama-server", "llama-server-vulkan", "llama-server-cuda")  # fmt: skip
 FLASH_ATTENTION = ("-fa", "--flash-attn")
 OVERRIDE = ("-ot", "--override-tensor")
@@ -81,7 +81,7 @@ def ask_program(program):
     if not lists:
         return {"program": found, "loads": None, "why": "it is none that lists its devices, so it cannot be asked"}
     try:
-        done = subprocess.run([found, "--list-devices"], env=with_plugin(os.environ), capture_output=True, text=True,
+        done = subprocess.run([found, "--list-devices"], env=with_plugin(os.environ), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=120, errors="replace", check=False)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"program": found, "loads": False, "why": f"{found} --list-devices: {error}"}
@@ -185,7 +185,7 @@ def run(command):
         say(f"{command[0]} runs without the plug-in: {asked['why']}")
         more, added = [], []
     elif (value_of(command, FLASH_ATTENTION) or environment.get("LLAMA_ARG_FLASH_ATTN", "on")) in OFF:
-        say("flash attention is not on, by the command's own word: llama.cpp attends by itself")
+        say("flash attention is not turned on, by the command's own word: where it is off, llama.cpp attends by itself")
     elif asked["loads"] is None and not more:
         say(f"{command[0]} must turn flash attention on by itself, and load plug-ins")
     if added or more:
@@ -226,7 +226,7 @@ def main(arguments):
         if args.command:
             run(args.command)
         answer = check(args.check)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"seine_kv.llama: {error}", file=sys.stderr)
         return 2
     print(json.dumps(answer, indent=2) if args.o == "json" else "\n".join(lines_of(answer)))

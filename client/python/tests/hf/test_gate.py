@@ -57,10 +57,10 @@ def test_good_answers_are_left_alone_and_counted(model):
         decode_given(model, LONG, tokens)
     assert seine.spec["retrieval"]["gate"] == 0.05
     deadline = time.monotonic() + 20
-    while seine.stats().gate.checks < 9 and time.monotonic() < deadline:  # each layer's 2nd, 8th and 32nd answer
+    while seine.stats().gate.checks < 7 and time.monotonic() < deadline:  # 2, 8, 32 of the first layer, 3, 12 and 4, 16 of the others
         time.sleep(0.01)
     gate = seine.stats().gate
-    assert gate.checks == 9 and gate.mean_lost < 0.01 and not gate.exact_layers and gate.exact_rows == 0
+    assert gate.checks == 7 and gate.mean_lost < 0.01 and not gate.exact_layers and gate.exact_rows == 0
     hf.uninstall(model)
 
 
