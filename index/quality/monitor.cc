@@ -79,14 +79,16 @@ void QualityMonitor::Sample(const SearchBatch& batch, const AttentionParams* att
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     if (batch.PathOf(t) == Path::kDense || batch.targets()[t].item->positions != nullptr) continue;
     const bool of_gate = attention != nullptr && WantedByGate(batch, t, *attention);
-    if (!of_gate && !Chosen()) continue;
+    const bool by_chance = Chosen();
+    if (!of_gate && !by_chance) continue;
     try {
       std::optional<int> only_head;
-      if (of_gate) {
-        const int64_t turn = batch.context().gates[batch.targets()[t].item->layer].checks_due();
+      if (!by_chance) {
+        const int64_t turn = batch.context().gates[batch.targets()[t].item->layer].checks_due() - 1;
         only_head = static_cast<int>(turn % batch.context().config.geometry.num_kv_heads);
       }
       QualitySample sample = SampleOf(batch, t, only_head);
+      sample.by_chance = by_chance;
       sample.of_gate = of_gate;
       if (attention != nullptr) sample.softcap = attention->softcap;
       Add(std::move(sample));
@@ -100,7 +102,7 @@ void QualityMonitor::Sample(const SearchBatch& batch, const AttentionParams* att
 
 void QualityMonitor::Add(QualitySample sample) {
   const Context& context = *sample.context;
-  const bool of_gate = sample.of_gate;
+  const bool by_chance = sample.by_chance;
   const int64_t bytes = sample.bytes();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -113,7 +115,7 @@ void QualityMonitor::Add(QualitySample sample) {
       return;
     }
   }
-  if (!of_gate) Dropped(context, QualityDrop::kBudget);
+  if (by_chance) Dropped(context, QualityDrop::kBudget);
 }
 
 void QualityMonitor::Leave(const Context* context) {
@@ -122,7 +124,7 @@ void QualityMonitor::Leave(const Context* context) {
   for (const QualitySample& sample : waiting_) {
     if (!of_context(sample)) continue;
     bytes_ -= sample.bytes();
-    if (!sample.of_gate) Dropped(*context, QualityDrop::kGone);
+    if (sample.by_chance) Dropped(*context, QualityDrop::kGone);
   }
   waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), of_context), waiting_.end());
   num_waiting_ = waiting_.size();
@@ -173,10 +175,10 @@ void QualityMonitor::CompareOne(const QualitySample& sample) {
   const Compared compared = Compare(sample, rest, &heads);
   const int64_t now = ThreadNs();
   if (context.counts != nullptr) context.counts->QualityBusy(now - std::exchange(told_ns_, now));
-  if (sample.of_gate && compared != Compared::kDone) return;
+  if (compared == Compared::kDone && sample.of_gate) TellGate(sample, heads);
+  if (!sample.by_chance) return;
   switch (compared) {
     case Compared::kDone:
-      if (sample.of_gate) return TellGate(sample, heads);
       if (context.own_counts != nullptr) Count(heads, context.own_counts.get());
       return;
     case Compared::kChanged:

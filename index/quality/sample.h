@@ -33,7 +33,8 @@ struct QualitySample {
   SearchParams params;         // with which it was searched
   std::vector<float> queries;  // [num_q_heads, head_dim]
   std::vector<Head> heads;     // those that were searched
-  bool of_gate = false;        // taken for the layer's gate, and not by chance
+  bool by_chance = false;      // counts in live quality
+  bool of_gate = false;        // taken for the layer's gate
   float softcap = 0;           // AttentionParams::softcap
 
   int64_t bytes() const;  // of what it points to
