@@ -191,6 +191,7 @@ TEST_F(ClientTest, ShowsServerAndIndexes) {
   spec.mutable_retrieval()->set_rho(0.5);
   spec.mutable_retrieval()->set_gqa_reduce(v1::GQA_REDUCE_MAX);
   spec.mutable_retrieval()->set_softmax_scale(0.5f);
+  spec.mutable_retrieval()->set_gate(.125);
   spec.set_memory_limit_bytes(1 << 30);
   ASSERT_TRUE(client_->CreateIndex(spec).ok());
   const auto got = client_->GetIndex("full");

@@ -122,7 +122,7 @@ def test_a_program_that_takes_the_plug_in_runs_with_it(tmp_path, monkeypatch, ca
         "program": "", "loads": True, "why": "", "ggml": "9.8.7", "interface": 3,
     }  # fmt: skip
     run_program(tmp_path, monkeypatch, loads, "-fa", "auto")
-    assert "flash attention is not on, by the command's own word" in capsys.readouterr().err
+    assert "flash attention is not turned on, by the command's own word" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
