@@ -222,24 +222,31 @@ TEST_F(Profiles, LayersOfAnotherRopeAreLeftAlone) {
   EXPECT_TRUE(Reported("\"answered\": 70, ")) << report_;
   EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
   Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("mixed"));
-  EXPECT_TRUE(Said("layers differ in their heads or their RoPE, and a profile states one for all")) << said_;
+  EXPECT_TRUE(Said("layers that slide have as many cells as those that attend all (swa_full)")) << said_;
   EXPECT_FALSE(std::filesystem::exists(Path("mixed")));
 }
 
 // A profile of a model whose other layers slide is of those that attend all, counted from 0, as Hugging Face's is.
 TEST_F(Profiles, LayersThatSlideAreNotMeasured) {
-  const std::string path = Path("full.profile.safetensors");
-  Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 TEST_RINGS=1 SEINE_CALIBRATE=" + path);
-  EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over ")) << said_;
-  for (const std::string& by : {"SEINE_PROFILE=" + path, "SEINE_PROFILES=" + folder_}) {
-    Decode("TEST_ARCHITECTURE=gemma3 TEST_LAYERS=5 TEST_RINGS=1 " + by);
-    EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
-    EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
-    EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
+  const std::pair<std::string, std::string> cases[] = {{"gemma3", "a layer of another RoPE than the profile's"},
+                                                       {"gemma2", "a layer that the profile lacks"}};
+  for (const auto& [architecture, why] : cases) {
+    SCOPED_TRACE(architecture);
+    const std::string path = Path("full.profile.safetensors");
+    std::filesystem::remove(path);
+    const std::string model = "TEST_ARCHITECTURE=" + architecture + " TEST_LAYERS=5 TEST_RINGS=1 ";
+    Decode(model + "SEINE_CALIBRATE=" + path);
+    EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over 7")) << said_;  // 700 and some tokens
+    for (const std::string& by : {"SEINE_PROFILE=" + path, "SEINE_PROFILES=" + folder_}) {
+      Decode(model + by);
+      EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+      EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+      EXPECT_TRUE(Reported("\"" + why + "\": ")) << report_;
+    }
+    const auto profile = ReadProfile(path);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_NE(profile->layers[0].k_mean, profile->layers[1].k_mean);
   }
-  const auto profile = ReadProfile(path);
-  ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_NE(profile->layers[0].k_mean, profile->layers[1].k_mean);
 }
 
 // Equal tokens have equal keys, queries and values once RoPE is undone: a moment is then the mean's square, and keys do
