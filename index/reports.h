@@ -38,8 +38,8 @@ struct IndexStats {
   // Since the index was made: layers cut back, and tokens dropped, each counted once a head.
   int64_t evictions = 0;
   int64_t evicted_tokens = 0;
-  // Of the layers' gates (index/layer_gate.h): checks and the shares of attention that they found lost, summed; answers
-  // of layers that attend exactly; and the layers that do now, with what they lost.
+  // Figures of the layers' gates (index/layer_gate.h): checks, and shares of attention that they found lost, summed;
+  // answers of layers that attend exactly; and the layers that do now, with what they lost.
   int64_t gate_checks = 0;
   double gate_lost = 0;
   int64_t gate_answers = 0;

@@ -81,7 +81,7 @@ double RecallOf(const std::vector<uint32_t>& exact, const std::vector<int32_t>& 
   return exact.empty() ? 1 : static_cast<double>(both) / static_cast<double>(exact.size());
 }
 
-// Of the exact set, less that of what was found.
+// Mass of the exact set, less that of what was found.
 double LostOf(const QualitySample::Head& head, const Sharers& sharers, const std::vector<uint32_t>& exact,
               const std::vector<int32_t>& found) {
   double lost = 0;

@@ -39,7 +39,7 @@ class RemoteCache final : private WriteListener {
   // tokens, which live as long as the graph; empty: they cannot be read.
   bool Sees(const AttentionNode& node, const std::vector<int64_t>* positions);
 
-  // Of the graph that is computed, once its mask was read.
+  // Facts of the graph that is computed, once its mask was read.
   bool seen() const { return block_.mask != nullptr; }
   bool whole() const { return block_.whole; }  // its tokens see all positions up to their own
   // What the tokens' counts of cells show within one graph, in which no cell is removed: one that sees the cell before
@@ -48,7 +48,7 @@ class RemoteCache final : private WriteListener {
   int64_t last_count() const { return block_.counts.empty() ? 0 : block_.counts.back(); }
   bool is_untold() const { return block_.untold; }
 
-  // What is known of its layers, from then on. The server is needed no more for those that slide.
+  // Tell how its layers attend, from then on. The server is needed no more for those that slide.
   void SetSlides(int64_t window);
   void SetSeesAll() { sees_all_ = true; }
   bool slides() const { return window_ > 0; }
@@ -77,7 +77,7 @@ class RemoteCache final : private WriteListener {
     std::string why;        // nothing goes to the server; empty: it does
   };
 
-  // Of one cache.
+  // Cells of one cache.
   struct Cells {
     int64_t count = 0;
     size_t bytes = 0;  // of each
