@@ -319,10 +319,14 @@ bool Attention::AttendItems(const AttentionNode& node, int top_k) {
 }
 
 void Attention::Watch(const AttentionNode& node, Layer* layer, int64_t first_stream) {
-  // KV heads take turns, and streams; of a stream's tokens the last is checked.
-  const int64_t turn = layer->gate->checks_due(), t = node.num_tokens - 1;
-  const auto head = static_cast<int>(turn % node.num_kv_heads);
-  const int64_t s = turn / node.num_kv_heads % node.num_streams;
+  // KV heads take turns. Of the streams the one with the most windows is checked, and of its tokens the last.
+  const auto head = static_cast<int>(layer->gate->checks_due() % node.num_kv_heads);
+  const int64_t t = node.num_tokens - 1;
+  int64_t s = 0;
+  for (int64_t other = 1; other < node.num_streams; ++other) {
+    const int64_t windows = seen_[other * node.num_tokens + t].num_windows;
+    if (windows > seen_[s * node.num_tokens + t].num_windows) s = other;
+  }
   const SeenCells& seen = seen_[s * node.num_tokens + t];
   LayerGate& gate = *layer->gate;
   const int k = gate.Widened(top_k());

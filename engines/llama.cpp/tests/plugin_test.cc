@@ -201,19 +201,20 @@ TEST(FewChosen, NoAnswerFromStaleCodes) {
 // With few tokens chosen from few candidates, and a gate that lets nothing be lost. Run by itself.
 TEST(Gate, LayersThatLoseMuchAttendExactly) {
   const Model model = MakeModel({.embedding = 256, .q_heads = 4, .kv_heads = 2});
-  Pair pair(model.get(), 2048, 2, false);
-  for (int i = 0; i < 5; ++i) pair.Decode({0, 1}, 200);
+  Pair pair(model.get(), 2048, 3, false);
+  pair.Decode({0}, 20);  // whose cells are all attended: it must not hold up the others' checks
+  for (int i = 0; i < 5; ++i) pair.Decode({1, 2}, 200);
   double worst = 0;
-  for (int i = 0; i < 150; ++i) worst = std::max(worst, pair.Decode({0, 1}, 1));
+  for (int i = 0; i < 150; ++i) worst = std::max(worst, pair.Decode({0, 1, 2}, 1));
   EXPECT_GT(worst, kSame);  // the first ones
   EXPECT_GE(ThePlugin().Count("gate_checks"), 2 * 2) << ThePlugin().report();
   EXPECT_GT(ThePlugin().Number("mean_lost"), 0) << ThePlugin().report();
   // What they wrote goes, so that what is left to differ is the answers.
   pair.Each([](llama_context* c) {
-    for (const llama_seq_id s : {0, 1}) llama_memory_seq_rm(llama_get_memory(c), s, 1000, -1);
+    for (const llama_seq_id s : {1, 2}) llama_memory_seq_rm(llama_get_memory(c), s, 1000, -1);
   });
   const int64_t before = ThePlugin().Count("gate_answers");
-  for (int i = 0; i < 40; ++i) ASSERT_LT(pair.Decode({0, 1}, i % 3 + 1), kSame) << i << ThePlugin().report();
+  for (int i = 0; i < 40; ++i) ASSERT_LT(pair.Decode({1, 2}, i % 3 + 1), kSame) << i << ThePlugin().report();
   EXPECT_EQ(ThePlugin().Count("gate_answers") - before, 40 * 2) << ThePlugin().report();
 }
 
