@@ -3,8 +3,8 @@
 A command is seine-bench's, or begins with ./dev or PYTHON. The rows of all of a part's commands make one table; its id is "run" and
 the part's name. In a command BIN stands for the folder of the programs, PYTHON for a Python with torch (SEINE_PYTHON), PEERS for
 the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output. The files of
-RECORDS are written once, before the first command that names them; REFERENCE and MODULE are texts that every Python brings, and GEMMA
-is Gemma 3 270M's GGUF, which `./dev llama --gemma` fetches.
+RECORDS are written once, before the first command that names them; REFERENCE, MODULE and DECIMAL are texts that every Python brings, and
+GEMMA is Gemma 3 270M's GGUF, which `./dev llama --gemma` fetches.
 """
 
 from dataclasses import dataclass, field
@@ -451,6 +451,64 @@ PARTS = {
         6,
         quiet=True,
         asked=True,
+    ),
+    "gemma": Part(
+        "llama.cpp decodes Gemma 3 270M, of whose 18 layers 3 attend all, two threads, three texts",
+        (
+            "./dev llama --gemma --cells 8000,30000 --steps 256",
+            "./dev llama --gemma --rsq --cells 8000 --steps 256",
+        ),
+        c.ENGINE + c.QUALITY,
+        ("cells", "codec"),
+        20,
+        quiet=True,
+        asked=True,
+        text=("By the balanced code with a profile that the plug-in measured on another text, and by rsq.",),
+        rows=rows.of_codec,
+    ),
+    "gemmaanswers": Part(
+        "Whole answers of llama.cpp with Gemma 3 270M: the prompt and 256 tokens, two threads",
+        one("./dev llama --gemma --whole --cells 8000,30000 --steps 256 --prompt sparse"),
+        c.ANSWER,
+        ("cells",),
+        8,
+        quiet=True,
+        asked=True,
+        rows=rows.answer,
+    ),
+    "gemmatoken": Part(
+        "Milliseconds a token of Gemma 3 270M in PyTorch, fp32, batch 1, dense and Seine by turns",
+        one("PYTHON -m seine_kv.eval --model GEMMA --profile GEMMAPROFILE --parts speed --speeds 8192,30720"),
+        c.TOKEN,
+        ("context",),
+        10,
+        quiet=True,
+        asked=True,
+        text=("The engine is what torch takes beside the 3 layers that attend all.",),
+        rows=lambda measured: measured["speed"],
+    ),
+    "gemmaprompts": Part(
+        "Prompts of Gemma 3 270M in PyTorch, fp32, by torch's own attention and through Seine",
+        one("PYTHON -m seine_kv.eval --model GEMMA --parts prompts --context 8192 --decoded 256 --shares 0.96"),
+        c.HF_PROMPT,
+        ("context", "prompt"),
+        4,
+        quiet=True,
+        asked=True,
+        rows=rows.hf_prompt,
+    ),
+    "gemmaquality": Part(
+        "Gemma 3 270M in PyTorch decodes 256 given tokens behind 7,936 of three texts",
+        (
+            "PYTHON -m seine_kv.eval --model GEMMA --profile GEMMAPROFILE --parts quality --methods seine --context 8192 --decoded 256 "
+            "--text REFERENCE DECIMAL docs/cli.md",
+            "PYTHON -m seine_kv.eval --model GEMMA --parts quality --methods seine --context 8192 --decoded 256 --text REFERENCE",
+        ),
+        c.MODEL,
+        ("label", "text"),
+        8,
+        asked=True,
+        rows=rows.eval,
     ),
     "llamaone": Part(
         "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",

@@ -50,6 +50,11 @@ def answer(measured):
     return [{**row, **{name: row[f"{name}_ms"] / 1e3 for name in names}} for row in measured["rows"]]
 
 
+def of_codec(measured):
+    """Rows of llama.cpp's decoding, with the code that answered."""
+    return [{**row, "codec": measured["plugin"]["codec"]} for row in measured["rows"]]
+
+
 def hf_prompt(measured):
     """Each way of reading a prompt beside torch's."""
     found = []

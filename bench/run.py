@@ -7,6 +7,7 @@ every part: a bench that is ended early, or run again for one part, loses nothin
 shows the latest.
 """
 
+import _pydecimal
 import argparse
 import datetime
 import inspect
@@ -80,6 +81,7 @@ class Runner:
             "LEDGER": f"{scratch}/ledger.jsonl",
             "REFERENCE": topics.__file__,
             "MODULE": inspect.__file__,
+            "DECIMAL": _pydecimal.__file__,
             "GEMMA": str(ROOT / GEMMA),
             **{name: f"{scratch}/{name.lower()}.safetensors" for name in RECORDS},
         }

