@@ -1,5 +1,7 @@
 """Rows of a table from what a part of the bench measured, where these are not its JSON's "rows" as they stand."""
 
+import pathlib
+
 
 def prompt(measured):
     """Of each length: recall of one append and of the steps, smallest first."""
@@ -76,7 +78,8 @@ def kernel(measured):
 
 
 def eval(measured):
-    return [{"prompt": "dense", **method, "text": text["text"]} for text in measured["quality"] for method in text["methods"]]
+    texts = [(pathlib.Path(text["text"]).name, text) for text in measured["quality"]]
+    return [{"prompt": "dense", **method, "text": name} for name, text in texts for method in text["methods"]]
 
 
 def needle(measured):
