@@ -378,6 +378,17 @@ PARTS = {
         ),
         rows=rows.answer,
     ),
+    "wholeanswers": Part(
+        "Whole answers of llama.cpp over the prompt's length: the prompt and 256 tokens, two threads",
+        one("./dev llama --whole --cells 1000,2000,4000,8000 --steps 256 --prompt sparse"),
+        c.ANSWERS,
+        ("cells",),
+        5,
+        quiet=True,
+        asked=True,
+        text=("SmolLM2-135M, by turns. Seine reads prompts over the keys that matter, and decodes from its index.",),
+        rows=rows.answer,
+    ),
     "answerslong": Part(
         "The last 2,048 tokens of a long prompt, and 16 behind it, over repeated cells, two threads",
         (

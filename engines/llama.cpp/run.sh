@@ -35,7 +35,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --needles N      needles alone: N numbers hidden in each text, asked for behind it
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
   --whole          whole answers alone: a prompt and --steps tokens behind it, by llama.cpp, with decoding through the plug-in,
-                   and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
+                   with both, and by our exact attention; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
   --shares N,N,... what sparse prompts change alone: each text read exactly and over each share of attention, as .9,.95, then
                    --steps tokens behind each
   --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts SEINE_PROMPT)
