@@ -526,7 +526,7 @@ QUESTIONS = (
     ),
     Question(
         "What do sparse prompts change?",
-        "Tokens behind a sparse prompt have a KL of {runsparseprompts-reference096-kl} to {runsparseprompts-pages096-kl} from those "
+        "Tokens behind a sparse prompt have a KL of {runsparseprompts-modules096-kl} to {runsparseprompts-pages096-kl} from those "
         "behind an exact one, in three texts.",
         ("sparseprompts", "sparsegemma", "prompt", "encoding"),
     ),

@@ -48,7 +48,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
                    once, and its profile is measured once, by the plug-in (SEINE_CALIBRATE)
   --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
-  --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
+  --python         installs llama-cpp-python from the same sources, and runs docs/python.md's lines in it (readme_test.py)
   --fetch          fetch the sources alone, and print where they are
   --build          build alone
   --remote         builds what SEINE_ENDPOINT needs as well, seined and the example seine-long-decode (needs gRPC)

@@ -1,9 +1,15 @@
-"""docs/examples/retrieval.ipynb: its cells of code as a notebook runs them, top to bottom, and that they show what they say."""
+"""docs/examples: the notebook's cells of code as a notebook runs them, top to bottom, and that they show what they say; and the
+client that has the protos alone."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+from conftest import start
+
+from seine_kv.client import Client
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOK = ROOT / "docs" / "examples" / "retrieval.ipynb"
@@ -29,3 +35,18 @@ def test_every_cell_runs(monkeypatch, capsys):
     _, mass, error, attended = by_top_k.T
     assert (np.diff(mass) > 0).all() and mass[-1] > 0.97 and (np.diff(attended) > 0).all()
     assert error[-1] < error[0] and error[-1] < 0.1
+
+
+def test_the_client_of_the_protos_alone(tmp_path):
+    socket = tmp_path / "seine.sock"
+    process = start(socket)
+    try:
+        with Client(f"unix://{socket}") as client:
+            client.wait_until_ready(20)
+        for _ in range(2):  # it leaves nothing behind
+            command = [sys.executable, str(NOTEBOOK.parent / "grpc_client.py"), f"unix:{socket}"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and done.stdout.count(", 10 of the 10 that were planted") == 2, done
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
