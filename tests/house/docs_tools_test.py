@@ -13,6 +13,7 @@ sys.path.insert(0, str(TOOLS))
 import figures  # noqa: E402
 import pages  # noqa: E402
 import protos  # noqa: E402
+import site_pages  # noqa: E402
 
 TABLE = {
     "id": "demo",
@@ -244,6 +245,37 @@ class PagesTest(Tree):
         self.assertEqual(self.long("README.md", code + "word. " * 570 + figure * 30), [])
         self.write("README.md", "")
         self.assertEqual(len(self.long("CONTRIBUTING.md", "a\n" * 151)), 1 + 1)  # and a sentence of 151 words
+
+
+class SiteTest(Tree):
+    def test_pages_are_read_as_markdown_viewers_read_them(self):
+        page = self.write("docs/a.md", "")
+        text = "Words:\n- one\n  more\n- two\n<!-- table: a -->\n| a |\n|---|\n1. x\n2. y\n```sh\nls\n- no list\n```\n"
+        made = site_pages.for_mkdocs(text, page, {page})
+        self.assertIn("Words:\n\n- one\n  more\n- two\n\n| a |\n|---|\n\n1. x\n2. y\n", made)
+        self.assertIn("ls\n- no list", made)
+
+    def test_links_lead_to_pages_alone(self):
+        page, other = self.write("docs/a.md", ""), self.write("docs/b.md", "")
+        for text in ("[b](b.md#x)", "[c](https://example.org)", "[d](#here)", "![e](b.md)"):
+            self.assertEqual(site_pages.for_mkdocs(text, page, {page, other}), text)
+        self.assertEqual(site_pages.for_mkdocs("[`h`](../index/index.h) [b](c.md)", page, {page, other}), "`h` b")
+
+    def test_what_is_wrong_with_a_site_is_named(self):
+        self.write("b.html", '<p id="x"></p><a name="y"></a>')
+        good = '<a href="b.html#x">b</a><a href="b.html?q=1#y"></a><a href="#z"></a><h1 id="z"></h1><a href="https://example.org"></a>'
+        self.write("a.html", good + '<img src="data:image/svg+xml,1">')
+        self.assertEqual(list(site_pages.broken(self.root)), [])
+        for wrong, said in (
+            ('<a href="c.html">', "leads nowhere"),
+            ('<a href="b.html#z">', "there is no #z"),
+            ('<script src="https://example.org/a.js"></script>', "loads https://example.org/a.js"),
+            ('<link href="//example.org/a.css">', "loads //example.org/a.css"),
+            ('<img src="c.png">', "leads nowhere"),
+        ):
+            self.write("a.html", good + wrong)
+            (found,) = site_pages.broken(self.root)
+            self.assertIn(said, found)
 
 
 class DecisionsTest(Tree):
