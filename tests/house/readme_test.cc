@@ -62,7 +62,10 @@ const std::vector<Page>& Pages() {
          "it fetches gigabytes from PyPI; the build's own Python stands in for it"},
         {"profile=bench/data/smollm2-135m.profile.safetensors", Needs::kOutside,
          "it takes hours, and Debian's bible-kjv; python.eval proves the command with a small model"},
-        {"from seine_kv import hf", Needs::kModel, kNoModel},
+        {"seine = hf.install(model, profile=\"bench/data/smollm2-135m.profile.safetensors\")  # or any model, with its "
+         "own or none",
+         Needs::kModel, kNoModel},
+        {"from seine_kv.view import View", Needs::kModel, kNoModel},
         {"from llama_cpp import Llama", Needs::kOutside,
          "it needs llama-cpp-python and a wheel; ./dev wheel test runs it"}}},
       {"docs/sharded.md", {}, {}},

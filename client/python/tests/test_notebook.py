@@ -26,6 +26,11 @@ def test_every_cell_runs(monkeypatch, capsys):
     for i, cell in enumerate(cells):
         exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}: cell of code {i}", "exec"), namespace)
     namespace["index"].delete()
+    shown = namespace["page"].read_text(encoding="utf-8")
+    data = json.loads(shown.partition('id="data">')[2].partition("</script>")[0])
+    assert len(data["tokens"]) == 8192 and [step["tokens"] for step in data["steps"]] == list(range(8185, 8193))
+    looked = data["steps"][-1]["heads"][0]
+    assert len(looked) == 9 and all(len(head["found"]) == 100 and len(head["missed"]) <= 20 for head in looked)
     printed = capsys.readouterr().out
     assert printed.count("tokens attended of 8,192") == 2
     by_beta, by_top_k = (np.array(list(namespace[name].values())) for name in ("by_beta", "by_top_k"))
