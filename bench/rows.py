@@ -48,7 +48,7 @@ def stored(measured):
 
 def answer(measured):
     """Whole answers in seconds."""
-    names = ("first_plain", "first_both", "whole_plain", "whole_decode", "whole_both")
+    names = ("first_plain", "first_both", "first_exact", "whole_plain", "whole_decode", "whole_both", "whole_exact")
     return [{**row, **{name: row[f"{name}_ms"] / 1e3 for name in names}} for row in measured["rows"]]
 
 

@@ -35,7 +35,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --needles N      needles alone: N numbers hidden in each text, asked for behind it
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
   --whole          whole answers alone: a prompt and --steps tokens behind it, by llama.cpp, with decoding through the plug-in,
-                   and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
+                   with both, and by our exact attention; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
   --shares N,N,... what sparse prompts change alone: each text read exactly and over each share of attention, as .9,.95, then
                    --steps tokens behind each
   --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts SEINE_PROMPT)
@@ -49,7 +49,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
                    once, and its profile is measured once, by the plug-in (SEINE_CALIBRATE)
   --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
-  --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
+  --python         installs llama-cpp-python from the same sources, and runs docs/python.md's lines in it (readme_test.py)
   --fetch          fetch the sources alone, and print where they are
   --build          build alone
   --remote         builds what SEINE_ENDPOINT needs as well, seined and the example seine-long-decode (needs gRPC)
