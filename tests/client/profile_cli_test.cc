@@ -210,7 +210,7 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   Write("nan", nan);
   Write("no_values", no_values);
   Write("other", with({{"model", "n"}}));
-  Write("bad_rope", with({{"rope", R"({"rope_theta": 1e4, "rope_type": "longrope"})"}}));
+  Write("bad_rope", with({{"rope", R"({"rope_theta": 1e4, "rope_type": "ntk"})"}}));
   Write("no_rope", with({{"rope", "null"}}));
   Write("bad_style", with({{"rope_style", "unknown"}}));
   Write("bad_start", with({{"query_start", "290"}}));

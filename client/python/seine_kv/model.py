@@ -19,9 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+from seine_kv.rope import NONE, inv_freq, rotary_dim, undo_rope
+
 ATTENTION_NAME = "seine_observed"
 CHUNK_TOKENS = 1024  # tokens per forward; logits of a chunk are the largest buffer: 1024 * 49,152 floats = 200 MB
-CHECK_TOKENS = 64  # length of the causality check
+CHECK_TOKENS = 64  # length of the checks of causality and RoPE
+CHECK_SHIFT = 128  # positions by which RoPE is checked: whole chunks of models that attend in such
+# Share of keys' norm that may be left of a turn: rounding. Another RoPE leaves a tenth and more.
+TURN_TOLERANCE = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.04}
 MAX_LOSS = 0.7  # of a guess's, ln(vocabulary): above it something is wrong
 
 
@@ -140,22 +145,41 @@ def keyed_layers(config):
     return [layer for layer in full_layers(config) if layer not in shared]
 
 
-def turn_alike(config):
-    """Whether the layers that attend all positions are known to turn as stated_rope says: where there are no others and none
-    goes without RoPE, or the config states RoPE by their kind."""
-    if len(full_layers(config)) == config.num_hidden_layers:
-        return all(getattr(config, "no_rope_layers", None) or [1])
-    return FULL in (getattr(config, "rope_parameters", None) or ())
+def still_layers(config):
+    """The layers that attend all positions without RoPE, where others turn as stated_rope says. None: the config does not
+    say, as where layers are of several kinds."""
+    turning = getattr(config, "no_rope_layers", None)  # which states those that do
+    if turning:
+        return [layer for layer in full_layers(config) if not turning[layer]]
+    if getattr(config, "position_embedding_type", "rope") != "rope":  # Granite 4
+        return full_layers(config)
+    alike = len(full_layers(config)) == config.num_hidden_layers
+    return [] if alike or FULL in (getattr(config, "rope_parameters", None) or ()) else None
 
 
 def stated_rope(config):
     """A copy of rope_parameters, those of full attention where they differ by kinds of layers; None for a model without
-    RoPE. Dynamic NTK turns on the original context, which config.json states elsewhere, so it is added."""
+    RoPE. Dynamic NTK and LongRoPE turn on the original context, which config.json states elsewhere, so it is added."""
     rope = getattr(config, "rope_parameters", None)
     rope = rope.get(FULL, rope) if rope else rope
+    if not rope and getattr(config, "rotary_dim", None):  # GPT-J
+        head_dim = config.hidden_size // config.num_attention_heads
+        return {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": config.rotary_dim / head_dim}
     if rope and rope.get("rope_type") == "dynamic":
         return {**rope, "original_max_position_embeddings": config.max_position_embeddings}
+    if rope and rope.get("rope_type") == "longrope":
+        original = getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings
+        return {"original_max_position_embeddings": original, **rope}
     return dict(rope) if rope else None
+
+
+def layer_ropes(rope, still, layers):
+    """(RoPE, [{"layers", "rope"}]) as profiles and indexes state that of `layers`, which they count from 0: where those in
+    `still` do not turn and the others do as `rope` says."""
+    numbers = [number for number, layer in enumerate(layers) if layer in still]
+    if len(numbers) == len(layers):
+        return NONE, []
+    return rope, [{"layers": numbers, "rope": NONE}] if numbers else []
 
 
 def rope_style(model):
@@ -279,8 +303,68 @@ class CausalModel:
             raise InputError(f"the model's loss is {loss:.2f} nats, near guessing: wrong weights, RoPE or text")
         return loss
 
-    def rope_style(self):
-        return rope_style(self.model)
+    def find_rope(self, ids):
+        """Finds out how each layer that attends all positions turns: a short run is repeated at later positions, where keys
+        are those of the first, turned further. Sets `style`, which elements RoPE pairs, and `still`, the layers that do
+        not turn; InputError naming a layer that turns otherwise than the config states."""
+        self.style, self.still = "half_split", frozenset()
+        if self.rope is None:
+            return
+        if "rope_type" not in self.rope:
+            raise InputError(f"{self.name}: RoPE is set by kinds of layers, and not for those that attend all")
+        if "position_ids" not in inspect.signature(self.model.forward).parameters:
+            raise InputError(f"{self.name}: takes no position_ids, by which its RoPE could be checked")
+        first, later = (self._keys_at(ids[:, :CHECK_TOKENS], shift) for shift in (0, CHECK_SHIFT))
+        source, fits = rope_style(self.model), {}
+        styles = [style for style in ("half_split", "interleaved") if source in (style, "unknown")]
+        tolerance = TURN_TOLERANCE[str(self.dtype).split(".")[-1]]
+        for layer in keyed_layers(self.text_config):
+            if layer not in first:
+                continue  # its attention is not seen, which is told where it is measured
+            left = {"": self._left(first[layer], later[layer], NONE, "half_split")}
+            left |= {style: self._left(first[layer], later[layer], self.rope, style) for style in styles}
+            fits[layer] = {how for how, share in left.items() if share < tolerance}
+            if not fits[layer]:
+                raise InputError(f"{self.name}: layer {layer} turns otherwise than the config states: {self.rope}")
+        self.still = frozenset(layer for layer, hows in fits.items() if "" in hows)
+        turning = [hows for layer, hows in fits.items() if layer not in self.still]
+        known = [style for style in styles if all(style in hows for hows in turning)]
+        if turning and not known:
+            raise InputError(f"{self.name}: layers pair different elements by RoPE")
+        self.style = known[0] if turning else "half_split"
+
+    def _keys_at(self, ids, shift):
+        """{layer: its keys [KV heads, tokens, head_dim]} of `ids` at positions from `shift` on."""
+        seen = {}
+
+        def keep(layer, _, query, key, value):
+            seen[layer] = key.float().cpu().numpy()
+
+        self.attention.observer = keep
+        with self.torch.inference_mode():
+            positions = self.torch.arange(shift, shift + ids.shape[1], device=ids.device)[None]
+            self.model(ids, position_ids=positions, use_cache=False)
+        self.attention.observer = None
+        return seen
+
+    def _left(self, first, later, rope, style):
+        """The share of keys' norm by which `later` turned back differs from `first` turned back."""
+        dim, length = first.shape[2], CHECK_SHIFT + first.shape[1]
+        table, part = inv_freq(rope, dim, length), rotary_dim(rope, dim)
+        a, b = (undo_rope(x, at, table, style, part) for x, at in ((first, 0), (later, CHECK_SHIFT)))
+        return float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 1e-30))
+
+    def rope_of(self, layer):
+        """RoPE of a layer as this run turns; None: moments are measured as observed."""
+        return NONE if layer in self.still else self.rope
+
+    def states_rope(self, rope):
+        """(rope_parameters, layer_ropes) for a file's metadata, of the layers that it holds."""
+        if rope is None:
+            return None, []
+        # In text all axes of a model that turns by places in images are the position.
+        plain = {name: value for name, value in rope.items() if not name.startswith("mrope")}
+        return layer_ropes(plain, self.still, keyed_layers(self.text_config))
 
     def rope_tables(self):
         """The inv_freq tables that the model's rotary modules hold now; float64."""

@@ -115,13 +115,15 @@ class Recorder:
 def describe(model, recorder, tensors, args, loss):
     """The file's metadata: strings only, and nothing of this machine."""
     q, k = tensors[f"layers.{recorder.layers[0]}.q"], tensors[f"layers.{recorder.layers[0]}.k"]
+    rope, others = model.states_rope(model.rope)
     return {
         "format": FORMAT,
         "model": args.model_name or model.name,
         "text": args.text_name or Path(args.text).name,
         "licence": args.licence,
-        "rope": json.dumps(model.rope),
-        "rope_style": model.rope_style(),
+        "rope": json.dumps(rope),
+        "rope_style": model.style,
+        **({"layer_ropes": json.dumps(others)} if others else {}),
         "num_layers": str(len(keyed_layers(model.text_config))),
         "num_q_heads": str(q.shape[1]),
         "num_kv_heads": str(k.shape[1]),
@@ -146,6 +148,7 @@ def record(args, reporter):
     reporter.say(f"loading {model.name}")
     model.load()
     model.check_causality(ids)
+    model.find_rope(ids)
     recorder = Recorder(layers, served, args.tokens - args.queries_last)
     loss = model.run(ids, recorder, reporter.progress)
     tensors = recorder.tensors()
