@@ -85,6 +85,9 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
     CacheFacts of = facts;  // profiles are of layers that attend all
     if (const auto other = FindOther(facts); other && other->capacity > facts.capacity) of = *other;
     absl::StatusOr<std::string> found = FindProfile(s.profiles, of, static_cast<int>(LayersOfCache(of).size()));
+    if (const auto other = FindOther(of); absl::IsNotFound(found.status()) && other && other->capacity == of.capacity) {
+      found = FindProfile(s.profiles, *other, static_cast<int>(LayersOfCache(*other).size()));  // swa_full
+    }
     if (found.ok()) {
       path = *std::move(found);
     } else {
@@ -94,6 +97,15 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
   if (path.empty()) return absl::OkStatus();
   absl::StatusOr<Profile> profile = ReadProfile(path);
   if (!profile.ok()) return profile_status_ = profile.status();
+  CodecConfig codec;
+  codec.name = "balanced";
+  const CodeBits bits = CodeBitsOf(profile->head_dim);
+  codec.coarse_bits = bits.coarse, codec.total_bits = bits.total;
+  if (!ValidateBits(codec, profile->head_dim).ok()) {
+    SayOnce(absl::StrCat(path, ": keys of head_dim ", profile->head_dim, " are too wide for the balanced code; the ",
+                         CodecConfig().name, " code is used, which needs no profile"));
+    return absl::OkStatus();
+  }
   profile_ = std::make_shared<const Profile>(*std::move(profile));
   profile_path_ = path;
   return absl::OkStatus();
@@ -177,8 +189,10 @@ std::string Attention::MakeStreams(Layer* layer) {
     return why;
   }
   if (profile_ != nullptr) {
-    if (const auto other = FindOther(f); other && other->capacity > f.capacity) {
-      if (LayersOfCache(*other).size() == static_cast<size_t>(profile_->num_layers())) return kLacked;
+    const auto layers = static_cast<size_t>(profile_->num_layers());
+    if (const auto other = FindOther(f); other && LayersOfCache(*other).size() == layers) {
+      const bool either = other->capacity == f.capacity && LayersOfCache(f).size() == layers;  // swa_full
+      if (other->capacity >= f.capacity && !either) return kLacked;
     }
   }
   const Geometry& geometry = layer->context->config().geometry;

@@ -389,6 +389,23 @@ def _recall(seen, layers, file):
     return float(np.mean(found))
 
 
+def test_keys_too_wide_for_the_balanced_code_have_rsqs(tmp_path, monkeypatch):
+    read = _observed("gemma4_text", SHARING, monkeypatch)
+    read.find_rope(prompt(1, 64))
+    measurer, file = profile.Measurer(read, 16), tmp_path / "wide.profile.safetensors"
+    read.run(prompt(1, 400), measurer, lambda *_: None)
+    args = profile.parse_args(["--text", "t", "--out", "o"])
+    write_tensors(str(file), measurer.tensors(np.float32), profile.describe(measurer, args))
+    model = build("gemma4_text", SHARING)
+    expected = _chat(model, prompt(1, 24))
+    with pytest.warns(RuntimeWarning, match="^keys of head_dim 512 are too wide for the balanced code; the rsq code is used"):
+        seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
+    assert seine.spec["codec"]["name"] == "rsq"
+    assert _chat(model, prompt(1, 24)) == expected
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
 def test_a_layer_that_turns_otherwise_than_the_config_states_is_refused(monkeypatch):
     for kind, change in (("llama", {"rope_theta": 2e4}), ("gpt_neox", {"partial_rotary_factor": 0.5})):
         read = _observed(kind, SHAPE, monkeypatch)
