@@ -224,7 +224,11 @@ void Describe(const std::vector<CalibrationTrace>& traces, const std::string& li
   const CalibrationTrace* plainest = &traces[0];
   std::vector<std::string> licences;
   for (const CalibrationTrace& trace : traces) {
-    const auto slowest = [](const Rope& rope) { return rope.stated() ? rope.inv_freq[rope.half() - 1] : 0; };
+    const auto slowest = [](const Rope& rope) {
+      double least = 0;  // of the pairs that turn
+      for (const double w : rope.inv_freq) least = w > 0 && (least == 0 || w < least) ? w : least;
+      return least;
+    };
     if (slowest(trace.rope) > slowest(plainest->rope)) plainest = &trace;
     const std::string text = trace.MetadataOr("text", trace.file.path()),
                       terms = trace.MetadataOr("licence", "unstated");
