@@ -192,7 +192,7 @@ def rope_style(model):
 
 
 class ObservedAttention:
-    """The attention function that transformers calls: shows what it is given, then runs torch's own."""
+    """The attention function that transformers calls: shows what it is given, then runs torch's own, or what that lacks."""
 
     def __init__(self):
         self.observer = None  # called as observer(layer, position, q, k, v), each [heads, n, D] of a chunk's new tokens
@@ -207,7 +207,27 @@ class ObservedAttention:
         if self.observer is not None:
             length = query.shape[2]
             self.observer(module.layer_idx, self.position, query[0], key[0, :, -length:], value[0, :, -length:])
+        cap, sinks = kwargs.get("softcap"), kwargs.get("s_aux")
+        if cap or sinks is not None:
+            return capped_attention(query, key, value, attention_mask, kwargs.get("scaling"), cap, sinks), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+def capped_attention(query, key, value, mask, scaling, cap, sinks):
+    """Attention with a soft cap of logits (Gemma 2) or a sink a head (gpt-oss), which torch's own leaves out.
+    [1, tokens, heads, D]"""
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, dim=1).float() for x in (key, value))
+    logits = query.float() @ key.transpose(2, 3) * (scaling or query.shape[3] ** -0.5)
+    if cap:
+        logits = (logits / cap).tanh() * cap
+    if mask is None:  # causal
+        mask = logits.new_ones(logits.shape[2:]).tril(logits.shape[3] - logits.shape[2]).bool()
+    logits = logits + mask if mask.dtype.is_floating_point else logits.masked_fill(~mask, -math.inf)
+    scale = logits.logsumexp(-1, keepdim=True)
+    if sinks is not None:
+        scale = scale.logaddexp(sinks.float().reshape(1, -1, 1, 1))
+    return ((logits - scale).exp() @ value).to(query.dtype).transpose(1, 2)
 
 
 class CausalModel:

@@ -303,6 +303,8 @@ LONGROPE = {
 TURNING = {
     "gemma3_text": (BOTH, 1, "half_split", []),
     "gemma3n_text": (SHARING, 1, "half_split", []),
+    "gemma2": (PARTLY["gemma2"], 1, "half_split", []),
+    "gpt_oss": (PARTLY["gpt_oss"], 1, "half_split", []),
     "gpt_neox": ({}, 0.25, "half_split", []),
     "stablelm": ({}, 0.25, "half_split", []),
     "phi": ({}, 0.5, "half_split", []),
@@ -404,6 +406,21 @@ def test_keys_too_wide_for_the_balanced_code_have_rsqs(tmp_path, monkeypatch):
     assert _chat(model, prompt(1, 24)) == expected
     assert_all_served(seine)
     hf.uninstall(model)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
+def test_caps_and_sinks_are_there_while_a_model_is_watched(monkeypatch, kind):
+    read, ids = _observed(kind, {**SHAPE, **PARTLY[kind]}, monkeypatch), prompt(1, 40)
+    plain = build(kind, {**SHAPE, **PARTLY[kind]})
+    plain.set_attn_implementation("eager")
+    if kind == "gpt_oss":
+        for both in zip(read.model.model.layers, plain.model.layers):
+            for layer in both:
+                torch.nn.init.constant_(layer.self_attn.sinks, 2.0)
+    with torch.inference_mode():
+        first, expected = read.model(ids[:, :25], use_cache=True), plain(ids).logits
+        rest = read.model(ids[:, 25:], **{cache_name(read.model): first[cache_name(read.model)]})
+    torch.testing.assert_close(torch.cat([first.logits, rest.logits], dim=1), expected, rtol=0, atol=1e-3)
 
 
 def test_a_layer_that_turns_otherwise_than_the_config_states_is_refused(monkeypatch):
