@@ -20,11 +20,12 @@ namespace {
 // llama.cpp's frequencies come of an fp32 base, and factors in fp32.
 constexpr double kTolerance = 1e-4;
 
-bool TurnAlike(const Rope& a, const Rope& b) {
-  if (!a.turns() && !b.turns()) return true;
-  const bool halved = a.style == Rope::Style::kHalfSplit && b.style == Rope::Style::kHalfSplit;
-  if (halved && a.half() != b.half()) return false;
-  return std::equal(a.inv_freq.begin(), a.inv_freq.end(), b.inv_freq.begin(), b.inv_freq.end(),
+bool TurnAlike(const Rope& profile, const Rope& graph) {
+  if (!graph.stated()) return !profile.stated();  // of a kind that no profile states
+  if (!profile.turns() && !graph.turns()) return true;
+  const bool halved = profile.style == Rope::Style::kHalfSplit && graph.style == Rope::Style::kHalfSplit;
+  if (halved && profile.half() != graph.half()) return false;
+  return std::equal(profile.inv_freq.begin(), profile.inv_freq.end(), graph.inv_freq.begin(), graph.inv_freq.end(),
                     [](double x, double y) { return std::abs(x - y) <= kTolerance * std::max(x, y); });
 }
 

@@ -28,7 +28,8 @@ what is written (safetensors, fp16, after RoPE):
   layers.{l}.q   [queries, query heads, head_dim]   the last --queries-last positions
   layers.{l}.k   [tokens, KV heads, head_dim]       every position from 0
   layers.{l}.v   [tokens, KV heads, head_dim]
-  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_layers, num_q_heads, num_kv_heads,
+  metadata: model, text, rope (config.json's rope_parameters), rope_style, layer_ropes (of layers that do not turn),
+  num_layers, num_q_heads, num_kv_heads,
   head_dim, tokens, query_start (position of the first query), layers, loss, licence, format
 
 which layers:

@@ -380,7 +380,7 @@ def _recall(seen, layers, file):
     zones = {"sink": 16, "local": 64, "update_buffer": 64, "dense_threshold": 128}
     found = []
     with seine_kv.Index(num_layers=len(layers), profile=file, kv_store="keys", zones=zones, threads=1, **shape) as index:
-        chat = index.sequence("chat")
+        chat = index.create_sequence()
         for number, layer in enumerate(layers):
             queries, keys = seen[layer]
             chat.append(number, keys)
