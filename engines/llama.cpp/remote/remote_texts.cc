@@ -144,7 +144,7 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
     return nullptr;
   }
   if (best->length() == position && !best->found) {
-    best->used = ++uses_;
+    best->used = ++uses_, best->is_left = false;
     return best;
   }
   const bool is_busy = std::find(busy.begin(), busy.end(), best) != busy.end();
@@ -152,7 +152,8 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
   const int64_t streams = static_cast<int64_t>(cells_.size()) / cells_a_stream_;
   const int64_t but_stream = streams == 1 ? -1 : cell / cells_a_stream_;
   absl::Status status;
-  const bool few = best->length() - position <= kFewRows;
+  // A roll-back, as drafts are followed by. What was loaded goes on from where it was saved.
+  const bool few = best->length() - position <= kFewRows && !cells_[cell].is_loaded;
   if (few && !best->found && !is_busy && !IsHeld(*best, position, but_stream) && !MayBeLoaded(but_stream)) {
     status = Call([&] { return session_->Truncate(best->sequence, position); });
     if (status.ok()) {
@@ -171,6 +172,7 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
     });
     best->used = used;
     if (status.ok()) {
+      best->is_left = few;
       RemoteText* const fork = Add(sequence);
       fork->rows.assign(best->rows.begin(), best->rows.begin() + position);
       fork->hashes.assign(best->hashes.begin(), best->hashes.begin() + position);
@@ -235,7 +237,7 @@ absl::StatusOr<bool> RemoteTexts::Find(const std::vector<int64_t>& cells, int64_
     }
     if (found.size() != cells.size() || !status->ok()) return false;
     for (const auto& [cell, at] : found) {
-      cells_[cell] = {.row = text->rows[at], .position = static_cast<int32_t>(at), .fresh = false};
+      cells_[cell] = {.row = text->rows[at], .position = static_cast<int32_t>(at), .is_loaded = true};
     }
     return true;
   };
@@ -274,7 +276,7 @@ bool RemoteTexts::Free() {
   std::vector<RemoteText*> free = Unheld();
   free.resize((free.size() + 1) / 2);  // rows that texts share are there until the last goes
   for (RemoteText& text : texts_) {
-    if (free.empty() && text.used <= planned_ && OwnRows(text) <= kFewRows) free = {&text};
+    if (free.empty() && text.used <= planned_ && text.is_left && OwnRows(text) <= kFewRows) free = {&text};
   }
   for (const RemoteText* text : free) Remove(text);
   return !free.empty();
@@ -301,8 +303,8 @@ void RemoteTexts::Tidy(const RemoteText* but) {
   for (auto at = texts_.begin(); at != texts_.end();) {
     const RemoteText& text = *at++;
     const int64_t own = OwnRows(text);
-    const bool is_rest = own <= kFewRows && own < std::max<int64_t>(text.length(), 1);
-    if (is_rest && &text != but && !text.found && !IsHeld(text, text.length() - own, -1)) Remove(&text);
+    const bool is_rest = text.is_left && own <= kFewRows && !IsHeld(text, text.length() - own, -1);
+    if (&text != but && (is_rest || text.rows.empty())) Remove(&text);
   }
   if (texts_.size() <= kMostUnheld) return;
   std::vector<RemoteText*> unheld = Unheld();

@@ -32,6 +32,7 @@ struct RemoteText {
   std::vector<int64_t> rows;     // [length], by position
   std::vector<uint64_t> hashes;  // [length] of rows of the deepest layer; 0: not known
   int64_t readable = 0;          // below this position an unknown hash can be read off the server
+  bool is_left = false;          // another text goes on few rows before its end: those may be a draft's
   bool found = false;            // an earlier run has made it: it is forked, and not written to
   int64_t used = 0;              // when: later ones are larger
   int64_t length() const { return static_cast<int64_t>(rows.size()); }
@@ -79,18 +80,19 @@ class RemoteTexts {
                             const std::function<uint64_t(int64_t cell)>& hash_of);
   static uint64_t HashOf(const void* key, const void* value, size_t bytes);  // bytes: of each. Never 0
 
-  // Makes room on the server: texts of which no cell holds a row go, those first that were used longest ago, then what
-  // differs from another text by few rows, as drafts do; none of those that the plan uses. False: there are none.
+  // Makes room on the server: texts of which no cell holds a row go, those first that were used longest ago, then one
+  // that was left; none of those that the plan uses. False: there are none.
   bool Free();
   void Remove(const RemoteText* text);
   void RemoveAll();
 
  private:
   struct Cell {
-    int64_t row = 0;        // 0: not known
-    int32_t position = -1;  // of that row
-    uint16_t why = 0;       // of row 0, among reasons_
-    bool fresh = true;      // of row 0: it was not looked for
+    int64_t row = 0;         // 0: not known
+    int32_t position = -1;   // of that row
+    uint16_t why = 0;        // of row 0, among reasons_
+    bool fresh = true;       // of row 0: it was not looked for
+    bool is_loaded = false;  // the row was found
   };
 
   uint16_t Reason(const std::string& why);
@@ -102,7 +104,7 @@ class RemoteTexts {
   int64_t OwnRows(const RemoteText& text) const;  // that no other text has
   std::vector<RemoteText*> Unheld();              // texts of which no cell holds a row, by their use
   void Forget(const RemoteText* text);            // the server has it no more
-  // Removes what nobody can go on with and nobody would miss: what drafts have left, and all but so many unheld.
+  // Removes texts that were left and that nobody can go on with, and all but so many of those that no cell holds.
   void Tidy(const RemoteText* but);
   // As the session's call; makes room where the server has none.
   absl::Status Call(const std::function<absl::Status()>& call);

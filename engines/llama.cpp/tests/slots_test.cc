@@ -24,6 +24,9 @@ namespace {
 
 constexpr int kCellsOfSlots = 1024;  // of the engine's cache, of all slots
 constexpr int kMostTokensOfSlot = 1900;
+// What llama.cpp's sums in fp16 lose grows with the text, and its rows with it. Another chat's cells make ten times as
+// much.
+constexpr double kNear = 3 * kSame;
 
 const ModelShape kSlotShape = {.embedding = 256, .q_heads = 4, .kv_heads = 2};
 
@@ -167,7 +170,7 @@ std::unique_ptr<Server> server_of_slots;
 class SlotsTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (server_of_slots == nullptr) server_of_slots = std::make_unique<Server>("48MiB");
+    if (server_of_slots == nullptr) server_of_slots = std::make_unique<Server>("256MiB");
   }
   static int64_t Count(const std::string& name) { return ThePlugin().Count(name); }
 };
@@ -221,7 +224,8 @@ TEST_P(SlotsOf, RandomOperations) {
   const Model model = MakeModel(kSlotShape);
   constexpr int kSlots = 3;
   Slots slots(model.get(), kSlots, GetParam());
-  std::mt19937 rng(23);
+  const char* seed = std::getenv("SEINE_SLOTS_SEED");
+  std::mt19937 rng(seed == nullptr ? 23 : std::atoi(seed));
   const auto below = [&](int n) { return static_cast<int>(rng() % n); };
   std::vector<Slots::Saved> saved;
   std::string said;
@@ -229,9 +233,9 @@ TEST_P(SlotsOf, RandomOperations) {
   const int64_t answered = Count("answered");
   const auto check = [&](const std::vector<llama_seq_id>& sequences, int count) {
     const double difference = slots.Read(sequences, count);
-    wrong += difference < kSame ? 0 : 1;
+    wrong += difference < kNear ? 0 : 1;
     ++read;
-    EXPECT_LT(difference, kSame) << said << "\n" << ThePlugin().report();
+    EXPECT_LT(difference, kNear) << said << "\n" << ThePlugin().report();
   };
   for (int i = 0; i < Operations() && wrong < 3; ++i) {
     const llama_seq_id s = below(kSlots), other = (s + 1 + below(kSlots - 1)) % kSlots;
@@ -246,10 +250,14 @@ TEST_P(SlotsOf, RandomOperations) {
     if (what == 6 && saved.empty() && slots.End(s) - slots.Begin(s) > some + 2) slots.Remove(s, slots.End(s) - some);
     // Of a saved state no few rows may be rolled back: they are taken for a draft's.
     if (what == 6 && slots.End(s) - slots.Begin(s) > some + 30) slots.Remove(s, slots.End(s) - some - 20);
-    if (what == 7) slots.Copy(s, other);
+    if (what == 7) {  // what differs by few rows is taken for a draft's as well
+      slots.Copy(s, other);
+      check({s, other}, 17 + some);
+    }
     if (what == 8 && below(4) == 0) slots.Remove(s, -1);
     if (what == 9) slots.RemoveOld(s, 1 + some % 40);
     if (what == 10 && slots.End(s) > 0) saved.push_back(slots.Save(s));
+    if (saved.size() > 8) saved.erase(saved.begin());  // the server does not keep all that ever was
     if (what == 11 && !saved.empty()) slots.Load(saved[below(static_cast<int>(saved.size()))], s);
     check({below(kSlots)}, 1);
   }
