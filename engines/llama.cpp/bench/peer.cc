@@ -42,9 +42,10 @@ Json MedianOf(const Json& peer, int cells, const char* name) {
 
 Json MeasurePeer(const llama_model* model, const Options& o, const std::vector<std::vector<llama_token>>& texts) {
   Json prompts = Json::array();
+  const size_t of_ours = o.whole ? 1 : texts.size();  // that are measured
   for (const int cells : o.cells) {
-    for (const std::vector<llama_token>& text : texts) {
-      const std::vector<llama_token> tokens(text.begin(), text.begin() + cells);
+    for (size_t t = 0; t < of_ours; ++t) {
+      const std::vector<llama_token> tokens(texts[t].begin(), texts[t].begin() + cells);
       prompts.push_back({{"cells", cells}, {"tokens", tokens}, {"text", o.random ? "" : TextOf(model, tokens)}});
     }
   }
