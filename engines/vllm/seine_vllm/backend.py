@@ -19,7 +19,6 @@ from seine_vllm import settings
 from seine_vllm.report import Report
 
 logger = init_logger("vllm.seine")
-# Log lines of a kind once a process.
 HEAD_DIMS = (64, 80, 96, 128, 192, 256, 512)
 MOST_QUERY_HEADS = 32  # of a KV head
 WINDOW = 64  # tokens; a block is a whole number of them
