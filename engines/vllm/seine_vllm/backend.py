@@ -80,9 +80,7 @@ class Shape:
         if not kv_cache.is_contiguous():
             raise ValueError(f"seine: the cache of {name} is not dense, of strides {kv_cache.stride()}")
         rows = kv_cache.view(num_blocks, size, heads, width)  # the same memory, in another order
-        layer = self.attention_of(num_blocks).layer(self.numbers[name], rows)
-        report.add(name, layer)
-        return layer
+        return self.attention_of(num_blocks).layer(self.numbers[name], rows)
 
     def step(self, metadata):
         step = metadata.seine.get(self)
@@ -100,6 +98,7 @@ class SeineImpl(cpu_attn.CPUAttentionBackendImpl):
     def of_cache(self, layer, kv_cache):
         if self.seine is None:
             self.seine = self.shape.layer(layer.layer_name, kv_cache)
+            report.add(layer.layer_name, self)
         return self.seine
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):

@@ -2,6 +2,7 @@
 
 import atexit
 import time
+import weakref
 
 from vllm.logger import init_logger
 
@@ -14,26 +15,30 @@ class Report:
     """Sums the counts of all layers. One thread's."""
 
     def __init__(self):
-        self._layers, self._told_gate, self._last, self._next = {}, set(), None, None
+        self._impls, self._told_gate, self._last, self._next = {}, set(), None, None
         atexit.register(self.close)
 
-    def add(self, name, layer):
-        """A layer's counts from now on; another cache of the same layer takes the place of the one before."""
-        self._layers[name] = layer
+    def add(self, name, impl):
+        """A layer's counts from now on, while vLLM has the layer."""
+        self._impls[name] = weakref.ref(impl)
+
+    def _counts_of_layers(self):
+        for name, ref in self._impls.items():
+            impl = ref()
+            if impl is not None and impl.seine is not None:
+                yield name, impl.seine.counts()
 
     def counts(self):
         """Sums over layers; declined: reason -> answers; gate: layers that attend exactly now -> what they lost."""
         total, gate, declined = {}, {}, {}
-        for name, layer in self._layers.items():
-            for key, value in layer.counts().items():
-                if key == "declined":
-                    for why, count in value.items():
-                        declined[why] = declined.get(why, 0) + count
-                elif key in ("gate_exact", "gate_lost_then"):
-                    if key == "gate_exact" and value:
-                        gate[name] = layer.counts()["gate_lost_then"]
-                else:
-                    total[key] = total.get(key, 0) + value
+        for name, counts in self._counts_of_layers():
+            for why, count in counts.pop("declined").items():
+                declined[why] = declined.get(why, 0) + count
+            lost = counts.pop("gate_lost_then")
+            if counts.pop("gate_exact"):
+                gate[name] = lost
+            for key, value in counts.items():
+                total[key] = total.get(key, 0) + value
         return {**total, "declined": declined, "gate": gate}
 
     def tick(self):
@@ -52,14 +57,13 @@ class Report:
             if name not in self._told_gate:
                 self._told_gate.add(name)
                 logger.warning("seine: the gate: %s attends exactly from now on, for its codes lose %.3f of attention", name, lost)
-        if counts == self._last or not self._layers:
+        if counts == self._last or "coded" not in counts:
             return
         self._last = counts
         logger.info("seine: %s", line_of(counts))
 
     def close(self):
-        if self._layers:
-            self._say()
+        self._say()
 
 
 def line_of(counts):

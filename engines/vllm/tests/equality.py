@@ -60,7 +60,7 @@ def main():
     make_model(args.model)
     engine = Engine(args.model, dtype=args.dtype, max_num_seqs=6, max_num_batched_tokens=256, max_model_len=4096,
                     num_gpu_blocks_override=BLOCKS, enable_chunked_prefill=True)  # fmt: skip
-    wrong, ties, compared = [], 0, 0
+    wrong, ties, compared, began = [], 0, 0, time.monotonic()
 
     def compare(name, plain, ours):
         nonlocal ties, compared
@@ -79,6 +79,7 @@ def main():
             engine.seine(on)
             answers.append(run())
         compare(name, *answers)
+        print(f"{name}: {len(answers[0])} texts, {time.monotonic() - began:.0f} s; wrong so far: {len(wrong)}, by rounding: {ties}", flush=True)
 
     def outputs(prompts, tokens=24):
         return dict(enumerate(engine.generate(prompts, tokens, logprobs=2)))
