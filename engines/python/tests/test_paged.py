@@ -130,7 +130,10 @@ def test_a_soft_cap_holds_in_prompts_and_decoding():
 def test_codes_that_choose_all_are_exact_in_blocks_used_before_and_shared():
     engine = Engine(np.random.default_rng(3), top_k=1 << 16, num_blocks=24)
     for round_ in range(4):
+        before = engine.layer.counts()["changed_windows"]
         assert max(engine.step({"a": 900 + round_, "b": 700}).values()) < 2e-6
+        told = engine.layer.counts()["changed_windows"] - before  # by the writes: a prompt compares no hashes
+        assert (told > 0) == (round_ > 0), (round_, told)
         blocks, keys, values = engine.texts["a"]
         engine.texts["c"] = (blocks[:6], keys[: 6 * BLOCK], values[: 6 * BLOCK])  # a prefix, found in the cache
         for _ in range(3):
@@ -147,9 +150,9 @@ def test_codes_that_choose_all_are_exact_in_blocks_used_before_and_shared():
 
 
 def test_tokens_that_matter_are_chosen_wherever_their_blocks_lie():
-    engine = Engine(np.random.default_rng(4), top_k=20, gate=0.05, num_blocks=70)
-    engine.step({"a": 4000, "b": 3000})
-    for asked in engine.rng.integers(0, 3000, 20):
+    engine = Engine(np.random.default_rng(4), top_k=20, gate=0.05)
+    engine.step({"a": 1900, "b": 1500})
+    for asked in engine.rng.integers(0, 1500, 20):
         errors = engine.attend({"b": 1, "a": 1}, asked)
         assert max(errors.values()) < 1e-3, (asked, errors)
     counts = engine.layer.counts()

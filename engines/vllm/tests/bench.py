@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 import time
@@ -35,6 +36,11 @@ class NoAttention:
             if on:
                 impl.forward = lambda layer, query, key, value, cache, metadata, output, *a, **k: output.zero_()
                 impl.do_kv_cache_update = lambda *a, **k: None
+
+
+def processor():
+    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
 
 
 def run(engine, prompts, steps):
@@ -75,7 +81,7 @@ def main():
     run(engine, [engine.tokens(100)], 4)
     for cells in map(int, args.cells.split(",")):
         for texts in map(int, args.texts.split(",")):
-            row = {"cells": cells, "texts": texts, "dtype": args.dtype, "threads": int(os.environ.get("OMP_NUM_THREADS", 0)), "machine": platform.processor()}
+            row = {"cells": cells, "texts": texts, "dtype": args.dtype, "threads": int(os.environ.get("OMP_NUM_THREADS", 0)), "machine": processor()}
             measured = {mode: ([], []) for mode in args.modes.split(",")}
             for _ in range(args.rounds):
                 for mode, (firsts, steps) in measured.items():
