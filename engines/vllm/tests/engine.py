@@ -34,6 +34,23 @@ def make_model(folder):
     fresh.save_pretrained(folder)  # config.json is written last of what is asked for above
 
 
+def make_gemma(folder, tokenizer):
+    """A Gemma 3 of random weights and the tokenizer of another folder: one layer of four attends all."""
+    if (folder / "config.json").exists():
+        return
+    import torch
+    import transformers
+
+    torch.manual_seed(5)
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    config = transformers.Gemma3TextConfig(
+        vocab_size=49152, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=64, sliding_window=128, layer_types=kinds, max_position_embeddings=8192, query_pre_attn_scalar=64, initializer_range=0.2,
+    )  # fmt: skip
+    transformers.AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+    transformers.Gemma3ForCausalLM(config).float().save_pretrained(folder)
+
+
 class Engine:
     def __init__(self, model, **settings):
         self.llm = LLM(str(model), **{"enforce_eager": True, "max_model_len": 8192, "disable_log_stats": True, **settings})

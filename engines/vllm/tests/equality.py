@@ -16,7 +16,7 @@ from pathlib import Path
 os.environ.update(SEINE_MIN_KV="256", SEINE_TOP_K="65536", SEINE_SINK="64", SEINE_LOCAL="64", SEINE_LOG_EVERY="0")
 
 import numpy as np
-from engine import Engine, make_model
+from engine import Engine, make_gemma, make_model
 
 TIE = {"float32": 2e-3, "bfloat16": 0.26}  # of the two best log-probabilities: bfloat16 logits of 16 to 32 are .125 apart
 BLOCKS = 40  # of 128 tokens: so few that texts are preempted
@@ -52,13 +52,16 @@ def random_events(rng, engine):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--gemma", type=Path, help="folder of a Gemma 3 of random weights, which is served in its place: three of its layers slide")
     parser.add_argument("--dtype", choices=sorted(TIE), default="float32")
     parser.add_argument("--schedules", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="schedules end after so long")
     args = parser.parse_args()
     make_model(args.model)
-    engine = Engine(args.model, dtype=args.dtype, max_num_seqs=6, max_num_batched_tokens=256, max_model_len=4096,
+    if args.gemma:
+        make_gemma(args.gemma, args.model)
+    engine = Engine(args.gemma or args.model, dtype=args.dtype, max_num_seqs=6, max_num_batched_tokens=256, max_model_len=4096,
                     num_gpu_blocks_override=BLOCKS, enable_chunked_prefill=True)  # fmt: skip
     wrong, ties, compared, began = [], 0, 0, time.monotonic()
 
@@ -101,7 +104,10 @@ def main():
         both(f"schedule {seed}", lambda: engine.schedule(list(events)))
         seed += 1
     counts = engine.counts()
-    print(f"{args.dtype}: {compared} texts compared, {seed - args.seed} schedules from seed {args.seed}; {ties} differ by rounding, "
+    served = sum(shape is not None for shape in engine.shapes)
+    if served != (1 if args.gemma else 30):
+        wrong.append(f"{served} layers are served")
+    print(f"{args.dtype}, {served} layers served: {compared} texts compared, {seed - args.seed} schedules from seed {args.seed}; {ties} differ by rounding, "
           f"{len(wrong)} otherwise", flush=True)  # fmt: skip
     print({name: counts[name] for name in ("coded", "exact", "gated", "prompt_tokens", "encoded_keys", "changed_windows", "declined")})
     for line in wrong[:20]:
