@@ -42,6 +42,7 @@ using Tensor = nb::ndarray<nb::device::cpu>;  // NOLINT(misc-include-cleaner)
 
 constexpr int64_t kRunWindows = 16;   // windows that a thread encodes at a time
 constexpr int64_t kSlotsAtOnce = 64;  // that a thread writes
+constexpr int kStepsOfRefit = 16;     // from a head of a layer whose codes are made anew to the next
 constexpr int kPromptTokens = 64;     // of one text in a step: a prompt's, whose codes are made for its whole length
 
 [[noreturn]] void ThrowPagedError(const std::string& text) { throw nb::value_error(text.c_str()); }
@@ -303,7 +304,8 @@ class PagedLayer {
   PagedLayer(std::shared_ptr<PagedAttention> attention, int number, nb::handle cache)
       : attention_(std::move(attention)),
         gate_(attention_->settings().gate, number),
-        cache_(TensorOf(cache, "cache", 4)) {
+        cache_(TensorOf(cache, "cache", 4)),
+        since_refit_(number % kStepsOfRefit) {
     RaiseIfWrong(attention_->team().Check());
     const Geometry& g = attention_->geometry();
     const int64_t shape[] = {attention_->num_blocks(), attention_->settings().block_size, g.num_kv_heads,
@@ -387,6 +389,7 @@ class PagedLayer {
     const std::lock_guard lock(mutex_);
     queries_ = static_cast<const float*>(q.data()), output_ = static_cast<float*>(out.data());
     query_stride_ = q.stride(0), output_stride_ = out.stride(0);
+    longest_prompt_ = std::max(longest_prompt_, step.longest_prompt());
     const int64_t begin = NowMicros();
     for (const PromptRows& prompt : step.prompts()) AttendPrompt(prompt);
     const int64_t prompts_done = NowMicros();
@@ -473,9 +476,7 @@ class PagedLayer {
   // Codes suit the longest text. A prompt's are made anew at once, for none of it has been encoded; where a text grows
   // as it decodes, one head of one layer is made anew at a time.
   void Refit(const PagedStep& step) {
-    for (int head; (head = cells_->FindOutgrown(std::max(longest_prompt_, step.longest_prompt()))) >= 0;)
-      RefitHead(head, step);
-    longest_prompt_ = std::max(longest_prompt_, step.longest_prompt());
+    for (int head; (head = cells_->FindOutgrown(longest_prompt_)) >= 0;) RefitHead(head, step);
     if (++since_refit_ < kStepsOfRefit) return;
     const int head = cells_->FindOutgrown(step.longest());
     if (head < 0) return;
@@ -590,8 +591,6 @@ class PagedLayer {
     gate_.Checked(cells_->Lost(head, queries, g.group(), row.seen, rows_, top_k()));
   }
 
-  static constexpr int kStepsOfRefit = 16;
-
   const std::shared_ptr<PagedAttention> attention_;
   std::mutex mutex_;
   LayerGate gate_;
@@ -600,7 +599,7 @@ class PagedLayer {
   CellRows rows_;
   std::unique_ptr<CellLayer> cells_;
   int64_t longest_prompt_ = 0;
-  int since_refit_ = 0;
+  int since_refit_;  // steps; layers take turns
   PagedCounts counts_;
   // Of the call that is running.
   const float* queries_ = nullptr;

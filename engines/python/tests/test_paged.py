@@ -4,6 +4,7 @@ writes that nobody tells of, and codes."""
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import PROFILES
 
 from seine_kv import _native
 
@@ -193,6 +194,33 @@ def test_wide_heads_and_blocks_of_a_window():
     layer.attend(attention.step(np.array([0, 1]), np.array([length]), blocks[None].astype(np.int32)), queries, output)
     assert np.abs(output - reference(queries, keys, values, 0.1)).max() < 2e-6
     assert layer.counts()["coded"] == 1
+
+
+def test_codes_by_a_profile_are_made_anew_head_by_head_as_a_text_grows():
+    shape = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64, "block_size": 128}
+    rope = '{"rope_type": "default", "rope_theta": 100000.0}'
+    profile = str(PROFILES / "smollm2-135m.profile.safetensors")
+    more = {"max_tokens": 4096, "scale": 0.125, "min_tokens": 512, "top_k": 1 << 16, "gate": 0.0, "threads": 1}
+    attention = _native.PagedAttention(**shape, **more, num_blocks=12, profile=profile, rope=rope)
+    rng = np.random.default_rng(8)
+    keys, values = (rng.standard_normal((1100, 3, 64)).astype(np.float32) for _ in range(2))
+    layer = attention.layer(5, np.zeros((12, 128, 3, 128), np.float32))
+    table = rng.permutation(12)[None, :9].astype(np.int32)
+    slots = np.array([table[0, t // 128] * 128 + t % 128 for t in range(1100)])
+    layer.write(keys[:1000], values[:1000], slots[:1000])
+    queries = rng.standard_normal((1000, 9, 64)).astype(np.float32)
+    layer.attend(attention.step(np.array([0, 1000]), np.array([1000]), table), queries, np.empty_like(queries))
+    encoded = []
+    for t in range(1000, 1100):
+        layer.write(keys[t : t + 1], values[t : t + 1], slots[t : t + 1])
+        output = np.empty_like(queries[:1])
+        layer.attend(attention.step(np.array([0, 1]), np.array([t + 1]), table), queries[:1], output)
+        assert np.abs(output - reference(queries[:1], keys[: t + 1], values[: t + 1], 0.125)).max() < 2e-6
+        encoded.append(layer.counts()["encoded_keys"])
+    steps = [now - before for before, now in zip(encoded, encoded[1:])]
+    anew = [step for step in steps if step >= 10 * 64]  # a head's whole zone
+    assert len(anew) == 3 and max(anew) < 2 * 13 * 64, [(i, s) for i, s in enumerate(steps) if s]
+    assert layer.counts()["coded"] == 100
 
 
 def made(**other):
