@@ -88,6 +88,16 @@ ANSWER = [
     ("attention", "the prompt's attention, times as fast", "compared_ratio", 2),
     ("taken", "of the keys", "taken", 2),
 ]
+ANSWERS = [
+    ("first", "first token, llama.cpp, s", "first_plain", 1),
+    ("firstexact", "exact attention of ours in its place", "first_exact", 1),
+    ("firstseine", "through Seine", "first_both", 1),
+    ("whole", "whole answer, llama.cpp, s", "whole_plain", 1),
+    ("exact", "exact attention of ours in its place", "whole_exact", 1),
+    ("seine", "through Seine", "whole_both", 1),
+    ("ratio", "llama.cpp's time over Seine's", "whole_ratio", 2),
+    ("taken", "of a prompt's keys", "taken", 2),
+]
 SPARSE = [
     ("taken", "of the keys", "taken", 2),
     ("kl", "KL", "kl", 4),

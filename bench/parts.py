@@ -3,8 +3,8 @@
 A command is seine-bench's, or begins with ./dev or PYTHON. The rows of all of a part's commands make one table; its id is "run" and
 the part's name. In a command BIN stands for the folder of the programs, PYTHON for a Python with torch (SEINE_PYTHON), PEERS for
 the option that adds PyPI's FAISS, and LEDGER for a file that the command writes and that is read in place of its output. The files of
-RECORDS are written once, before the first command that names them; REFERENCE and MODULE are texts that every Python brings, and GEMMA
-is Gemma 3 270M's GGUF, which `./dev llama --gemma` fetches.
+RECORDS are written once, before the first command that names them; REFERENCE, MODULE and DECIMAL are texts that every Python brings, and
+GEMMA is Gemma 3 270M's GGUF, which `./dev llama --gemma` fetches.
 """
 
 from dataclasses import dataclass, field
@@ -60,6 +60,15 @@ class Part:
     text: tuple = ()
     plot: dict = None  # as docs/tools/figures.py draws it
     rows: object = field(default=lambda measured: measured.get("rows") or measured.get("points") or [measured])
+
+
+@dataclass(frozen=True)
+class Question:
+    """Parts that answer one question, as docs/benchmarks.md groups and sums them up. `short`: each {TABLE-ROW-COLUMN} is a figure."""
+
+    title: str
+    short: str
+    parts: tuple
 
 
 def one(command):
@@ -378,6 +387,17 @@ PARTS = {
         ),
         rows=rows.answer,
     ),
+    "wholeanswers": Part(
+        "Whole answers of llama.cpp over the prompt's length: the prompt and 256 tokens, two threads",
+        one("./dev llama --whole --cells 1000,2000,4000,8000 --steps 256 --prompt sparse"),
+        c.ANSWERS,
+        ("cells",),
+        5,
+        quiet=True,
+        asked=True,
+        text=("SmolLM2-135M, by turns. Seine reads prompts over the keys that matter, and decodes from its index.",),
+        rows=rows.answer,
+    ),
     "answerslong": Part(
         "The last 2,048 tokens of a long prompt, and 16 behind it, over repeated cells, two threads",
         (
@@ -452,6 +472,64 @@ PARTS = {
         quiet=True,
         asked=True,
     ),
+    "gemma": Part(
+        "llama.cpp decodes Gemma 3 270M, of whose 18 layers 3 attend all, two threads, three texts",
+        (
+            "./dev llama --gemma --cells 8000,30000 --steps 256",
+            "./dev llama --gemma --rsq --cells 8000 --steps 256",
+        ),
+        c.ENGINE + c.QUALITY,
+        ("cells", "codec"),
+        20,
+        quiet=True,
+        asked=True,
+        text=("By the balanced code with a profile that the plug-in measured on another text, and by rsq.",),
+        rows=rows.of_codec,
+    ),
+    "gemmaanswers": Part(
+        "Whole answers of llama.cpp with Gemma 3 270M: the prompt and 256 tokens, two threads",
+        one("./dev llama --gemma --whole --cells 8000,30000 --steps 256 --prompt sparse"),
+        c.ANSWER,
+        ("cells",),
+        8,
+        quiet=True,
+        asked=True,
+        rows=rows.answer,
+    ),
+    "gemmatoken": Part(
+        "Milliseconds a token of Gemma 3 270M in PyTorch, fp32, batch 1, dense and Seine by turns",
+        one("PYTHON -m seine_kv.eval --model GEMMA --profile GEMMAPROFILE --parts speed --speeds 8192,30720"),
+        c.TOKEN,
+        ("context",),
+        10,
+        quiet=True,
+        asked=True,
+        text=("The engine is what torch takes beside the 3 layers that attend all.",),
+        rows=lambda measured: measured["speed"],
+    ),
+    "gemmaprompts": Part(
+        "Prompts of Gemma 3 270M in PyTorch, fp32, by torch's own attention and through Seine",
+        one("PYTHON -m seine_kv.eval --model GEMMA --parts prompts --context 8192 --decoded 256 --shares 0.96"),
+        c.HF_PROMPT,
+        ("context", "prompt"),
+        4,
+        quiet=True,
+        asked=True,
+        rows=rows.hf_prompt,
+    ),
+    "gemmaquality": Part(
+        "Gemma 3 270M in PyTorch decodes 256 given tokens behind 7,936 of three texts",
+        (
+            "PYTHON -m seine_kv.eval --model GEMMA --profile GEMMAPROFILE --parts quality --methods seine --context 8192 --decoded 256 "
+            "--text REFERENCE DECIMAL docs/cli.md",
+            "PYTHON -m seine_kv.eval --model GEMMA --parts quality --methods seine --context 8192 --decoded 256 --text REFERENCE",
+        ),
+        c.MODEL,
+        ("label", "text"),
+        8,
+        asked=True,
+        rows=rows.eval,
+    ),
     "llamaone": Part(
         "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",
         one("./dev llama --random --cells 8192,32768,131072 --repeat 1024 --steps 12"),
@@ -489,3 +567,54 @@ PARTS = {
         rows=rows.fleet,
     ),
 }
+W = "runwholeanswers-8000"
+FOUND, STORED = "runequal-seinebalanced11window64profilerefine3005", "runlowrank-keysprerope"
+QUESTIONS = (
+    Question(
+        "How long does an answer take?",
+        f"llama.cpp reads 8,000 tokens and writes 256 in {{{W}-whole}} s by itself, in {{{W}-exact}} s by our exact attention, "
+        f"and in {{{W}-seine}} s through Seine.",
+        ("wholeanswers", "answers", "answerslong", "answersavx2", "gemmaanswers", "hfprompts", "gemmaprompts"),
+    ),
+    Question(
+        "How fast is decoding?",
+        "Behind 7,900 tokens a token takes llama.cpp {runllama-7900} ms, our exact attention {runllama-7900-exact} ms and the index "
+        "{runllama-7900-seine} ms. Behind 1,500 all three take {runllama-1500} to {runllama-1500-seine} ms.",
+        ("llama", "llamalong", "llamaone", "gemma", "token", "gemmatoken", "demotimes", "step", "widesteps"),
+    ),
+    Question(
+        "What do sparse prompts change?",
+        "Tokens behind a sparse prompt have a KL of {runsparseprompts-modules096-kl} to {runsparseprompts-pages096-kl} from those "
+        "behind an exact one, in three texts.",
+        ("sparseprompts", "sparsegemma", "prompt", "encoding"),
+    ),
+    Question(
+        "How much does retrieval find?",
+        f"From {{{FOUND}-candidates}} of {{{FOUND}-held}} keys the balanced code finds {{{FOUND}-recall}} of the exact top 100, and rsq, "
+        "which learns nothing, {runequal-seinersqsignipwindow64refine2005-recall}.",
+        ("equal", "recall", "target", "demo", "wideheads", "decode", "million", "millionrsq", "gaussian"),
+    ),
+    Question(
+        "What memory does it take?",
+        f"Low-rank keys and values take {{{STORED}rank20alltokens-bytes}} of the full fp16 cache's bytes, and "
+        f"{{{STORED}rank20halfthetokensbykeydiff-bytes}} with half the tokens evicted.",
+        ("codes", "lowrank", "subspace", "carried", "drift", "updates", "ojakv"),
+    ),
+    Question(
+        "What does eviction keep?",
+        "A tenth of the tokens holds {runevict-qfilters10} of attention by Q-Filters, and {runevict-streamingllm10} by StreamingLLM.",
+        ("evict", "steady", "blocks"),
+    ),
+    Question("How well does a model answer?", "", ("quality", "gemmaquality", "needle", "tasks")),
+    Question(
+        "What does a server bear?",
+        "A bystander's step takes {runfloods-nonetls-p99} ms at p99 over TLS, and {runfloods-resetfloodtls-p99} ms beside a flood of resets.",
+        ("service", "polling", "channel", "idle", "floods", "soak"),
+    ),
+    Question(
+        "What do many machines add?",
+        "A layer striped over four servers takes {runsharded-4-p50} µs, and one of them alone {runsharded-4-one} µs.",
+        ("sharded", "nodes", "plans", "fleet"),
+    ),
+    Question("What would a GPU take?", "Predicted from bytes, and never measured.", ("kernels",)),
+)

@@ -1,5 +1,7 @@
 """Rows of a table from what a part of the bench measured, where these are not its JSON's "rows" as they stand."""
 
+import pathlib
+
 
 def prompt(measured):
     """Of each length: recall of one append and of the steps, smallest first."""
@@ -46,8 +48,13 @@ def stored(measured):
 
 def answer(measured):
     """Whole answers in seconds."""
-    names = ("first_plain", "first_both", "whole_plain", "whole_decode", "whole_both")
+    names = ("first_plain", "first_both", "first_exact", "whole_plain", "whole_decode", "whole_both", "whole_exact")
     return [{**row, **{name: row[f"{name}_ms"] / 1e3 for name in names}} for row in measured["rows"]]
+
+
+def of_codec(measured):
+    """Rows of llama.cpp's decoding, with the code that answered."""
+    return [{**row, "codec": measured["plugin"]["codec"]} for row in measured["rows"]]
 
 
 def hf_prompt(measured):
@@ -71,7 +78,8 @@ def kernel(measured):
 
 
 def eval(measured):
-    return [{"prompt": "dense", **method, "text": text["text"]} for text in measured["quality"] for method in text["methods"]]
+    texts = [(pathlib.Path(text["text"]).name, text) for text in measured["quality"]]
+    return [{"prompt": "dense", **method, "text": name} for name, text in texts for method in text["methods"]]
 
 
 def needle(measured):

@@ -7,6 +7,7 @@ every part: a bench that is ended early, or run again for one part, loses nothin
 shows the latest.
 """
 
+import _pydecimal
 import argparse
 import datetime
 import inspect
@@ -48,6 +49,8 @@ def table_of(name, rows, commands, about):
     part, cells_of_rows = PARTS[name], []
     for row in rows:
         label = label_of(row, part.keys)
+        if any(label == held for _, held, *_ in cells_of_rows):  # what a part's commands all print, as dense attention
+            continue
         cells = [rounded(row.get(source), digits) for _, _, source, digits in part.columns]
         cells_of_rows.append([re.sub(r"[^a-z0-9]", "", label.lower()), label, *cells])
     table = {
@@ -80,6 +83,7 @@ class Runner:
             "LEDGER": f"{scratch}/ledger.jsonl",
             "REFERENCE": topics.__file__,
             "MODULE": inspect.__file__,
+            "DECIMAL": _pydecimal.__file__,
             "GEMMA": str(ROOT / GEMMA),
             **{name: f"{scratch}/{name.lower()}.safetensors" for name in RECORDS},
         }

@@ -74,6 +74,14 @@ absl::Status FillSelector(const Queries& queries, v1::Selector* selector) {
   return absl::OkStatus();
 }
 
+// What a head attends besides its set; of retained tokens, which are no ranges, nothing.
+std::string WithTheDense(const client::Answer& answer) {
+  const int64_t dense = answer.num_tokens - (answer.zone_end - answer.zone_begin);
+  if (!answer.dense_positions.empty() || answer.zone_end <= answer.zone_begin) return "";
+  return absl::StrCat("a head attends its set and the ", dense, " tokens outside the zone, of ", answer.num_tokens,
+                      "\n");
+}
+
 absl::Status Query(const Session& session, const QueryArguments& arguments) {
   const absl::StatusOr<v1::IndexInfo> index = session.client->GetIndex(arguments.sequence.index);
   if (!index.ok()) return index.status();
@@ -115,7 +123,7 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
         "path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [", answer.zone_begin, ", ",
         answer.zone_end, "), sets per ", per_q_head ? "query" : "KV", " head, ", result->server_us, " us\n",
         answer.codes_outgrown ? "the codes are made for other positions: recall may be lower\n" : "", SetsToText(sets),
-        answer.capped ? "--mass-cap ended a set before its mass reached --mass-p\n" : "");
+        answer.capped ? "--mass-cap ended a set before its mass reached --mass-p\n" : "", WithTheDense(answer));
   });
   return absl::OkStatus();
 }

@@ -41,15 +41,15 @@ std::string InALine(const Json& value) {
   return value.dump();
 }
 
-// What is not set takes no line of the table.
-void Show(const Session& session, const v1::IndexInfo& info) {
+// What is not set takes no line of the table. `closing`: a line below it.
+void Show(const Session& session, const v1::IndexInfo& info, const std::string& closing = "") {
   const Json json = ToJson(info);
   session.Print(json, [&] {
     std::vector<std::pair<std::string, std::string>> fields;
     for (const auto& [name, value] : json.items()) {
       if (!value.is_null()) fields.emplace_back(name, InALine(value));
     }
-    return ToString(fields);
+    return ToString(fields) + closing;
   });
 }
 
@@ -66,7 +66,9 @@ absl::Status List(const Session& session) {
                   SpellValue("DType", geometry.dtype()), absl::StrCat(info.num_sequences()),
                   FormatBytes(info.code_bytes()), FormatBytes(info.store_bytes())});
   }
-  session.Print({{"indexes", json}}, [&] { return table.ToString(); });
+  session.Print({{"indexes", json}}, [&] {
+    return indexes->empty() ? "no index yet (next: seine index create --help)\n" : table.ToString();
+  });
   return absl::OkStatus();
 }
 
@@ -148,7 +150,8 @@ void AddIndexCommands(CLI::App* app, Session* session) {
     session->action = [=]() -> absl::Status {
       if (absl::Status s = ReadEvictFilters(*filters, spec.get()); !s.ok()) return s;
       const absl::StatusOr<v1::IndexInfo> info = session->client->CreateIndex(*spec);
-      if (info.ok()) Show(*session, *info);
+      if (info.ok())
+        Show(*session, *info, absl::StrCat("made, and empty (next: seine seq create ", spec->name(), ")\n"));
       return info.status();
     };
   });

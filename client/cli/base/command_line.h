@@ -35,6 +35,10 @@ std::string FlagOfField(const CLI::App& command, const std::string& field);
 // is about (index, or index/sequence), empty where it is about none.
 ErrorReport InWordsOfTheCommandLine(const CLI::App& command, const std::string& object, const absl::Status& status);
 
+// The report with the command that helps behind its text, as "(next: seine index list)", where there is one: what there
+// is in place of what was not found, what took a name, how a server starts.
+ErrorReport WithNextCommand(ErrorReport report);
+
 }  // namespace seine::cli
 
 #endif  // SEINE_CLIENT_CLI_BASE_COMMAND_LINE_H_

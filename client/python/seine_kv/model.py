@@ -15,6 +15,7 @@ import inspect
 import math
 import os
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -293,13 +294,29 @@ class Reporter:
 
     def __init__(self, command):
         self.command = command
+        self._first = None  # (when, done) at the first count of what is running
+        self._next = 0.0  # when a count is printed again: on a terminal at once
 
     def say(self, line):
         print(f"{self.command}: {line}", file=sys.stderr, flush=True)
 
+    def count(self, done, total, what):
+        """How far something is: `done` of `total`, and the seconds that are left, by the pace since its first count."""
+        now = time.monotonic()
+        if self._first is None or done <= self._first[1]:
+            self._first, self._next = (now, done), 0.0
+        if now < self._next and done < total:
+            return
+        self._next = now + (0 if sys.stderr.isatty() else 2)
+        seconds, counted = now - self._first[0], done - self._first[1]
+        left = f", {seconds * (total - done) / counted:.0f} s left" if counted and done < total else ""
+        ends = "\n" if done == total or not sys.stderr.isatty() else "\033[K\r"
+        print(f"{self.command}: {done:,} of {total:,} {what}{left}", end=ends, file=sys.stderr, flush=True)
+        if done == total:
+            self._first = None
+
     def progress(self, done, tokens, loss):
-        ends = "\n" if done == tokens or not sys.stderr.isatty() else "\r"
-        print(f"{self.command}: {done:,} of {tokens:,} tokens, loss {loss:.3f}", end=ends, file=sys.stderr, flush=True)
+        self.count(done, tokens, f"tokens, loss {loss:.3f}")
 
     def guard(self, work):
         """Calls `work`; mistakes become one line. Returns (exit status, what work returned)."""

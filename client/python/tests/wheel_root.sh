@@ -2,7 +2,8 @@
 # Makes a clean root of another Debian or Ubuntu release, and tries the wheel there. Needs root, mmdebstrap and PyPI.
 #   wheel_root.sh make RELEASE FOLDER  makes FOLDER/root, with Python and nothing else, and FOLDER/headers, of its Python
 #   wheel_root.sh test FOLDER WHEEL    runs wheel_test.py in FOLDER/root
-# `./dev wheel test --root RELEASE` calls both. RELEASE: trixie, noble or another codename. SEINE_ROOT_SOURCE: a line of apt's
+#   wheel_root.sh strangers FOLDER WHEEL  runs README.md's three ways in in FOLDER/root, by strangers.py
+# `./dev wheel test --root RELEASE` and `./dev wheel strangers` call them. RELEASE: trixie, noble or another codename. SEINE_ROOT_SOURCE: a line of apt's
 # sources in place of the release's own archive.
 set -euo pipefail
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
@@ -61,8 +62,8 @@ make_root() { # RELEASE FOLDER
 
 test_root() { # FOLDER WHEEL
   local root=$1/root
-  mkdir -p "$root/seine/client/python/tests"
-  cp "$tree/README.md" "$root/seine/"
+  mkdir -p "$root/seine/client/python/tests" "$root/seine/docs"
+  cp "$tree/docs/python.md" "$root/seine/docs/"
   cp "$tree/client/python/tests/wheel_test.py" "$root/seine/client/python/tests/"
   cp "$2" "$root/seine/"
   # shellcheck disable=SC2016
@@ -70,9 +71,20 @@ test_root() { # FOLDER WHEEL
     python3 -m venv /seine/venv; exec /seine/venv/bin/python /seine/client/python/tests/wheel_test.py "$1"' sh "/seine/$(basename "$2")"
 }
 
+strangers() { # FOLDER WHEEL
+  local tree_there=$1/root/seine
+  rm -rf "$tree_there" && mkdir -p "$tree_there/client/python/tests" "$tree_there/docs" "$tree_there/build/wheel"
+  cp -r "$tree/README.md" "$tree/proto" "$tree_there/"
+  cp -r "$tree/docs/examples" "$tree_there/docs/"
+  cp "$tree/client/python/tests/strangers.py" "$tree_there/client/python/tests/"
+  cp "$2" "$tree_there/build/wheel/"
+  in_root "$1/root" python3 /seine/client/python/tests/strangers.py
+}
+
 ((EUID == 0)) || die "a clean root can be made by root only"
 case ${1:-} in
   make) [[ $# == 3 ]] && make_root "$2" "$3" ;;
   test) [[ $# == 3 ]] && test_root "$2" "$3" ;;
-  *) die "what to do: make RELEASE FOLDER, or test FOLDER WHEEL" ;;
+  strangers) [[ $# == 3 ]] && strangers "$2" "$3" ;;
+  *) die "what to do: make RELEASE FOLDER, test FOLDER WHEEL, or strangers FOLDER WHEEL" ;;
 esac

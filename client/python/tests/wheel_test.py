@@ -3,7 +3,7 @@
     python client/python/tests/wheel_test.py WHEEL
 
 installs the wheel and numpy into a bare virtual environment of this Python, looks at what it holds, makes an index in
-process, asks the programs for their versions, and calls a seined of the wheel. Then it runs README.md's Python block
+process, asks the programs for their versions, and calls a seined of the wheel. Then it runs docs/python.md's Python block
 against that server. Libraries must be the wheel's own, but for those of the system that manylinux names. Needs PyPI
 (numpy, grpcio). `./dev wheel test` calls it."""
 
@@ -91,25 +91,21 @@ def check_libraries(files):
     return f"{own} libraries of its own for {', '.join(file.name for file in files)}"
 
 
-def readme_block():
-    blocks = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
-    return next(block for block in blocks if block.startswith("import numpy"))
+def page_block():
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return next(block for block in blocks if "seine.connect()" in block)
 
 
 def try_server(bin_folder, python, folder):
-    """The wheel's own seined on a socket, called by the native module and by what README.md says."""
+    """The wheel's own seined on a socket, called by the native module and by what docs/python.md says."""
     address = f"unix://{folder}/seine.sock"
     server = subprocess.Popen([str(bin_folder / "seined"), "--listen", address, "--log-level", "error"])
     try:
         run(str(bin_folder / "seine"), "health", "--server", address, "--wait", "10")
         lines = [run(python, "-c", IN_PROCESS, address, cwd=folder)]
-        block = readme_block()
-        if re.search(r"^from seine_kv\.(client|grpc) ", block, re.MULTILINE):  # it calls through grpcio
-            pip("--python", python, "install", "--quiet", "--no-compile", "grpcio", "protobuf")
-        said = run(python, "-c", block, cwd=folder, SEINE_SERVER=address)
-        lines.append("README.md: " + said.replace("\n", " ")[:60])
+        said = run(python, "-c", page_block(), cwd=folder, SEINE_SERVER=address)
+        lines.append("docs/python.md: " + said.replace("\n", " ")[:60])
     finally:
         server.terminate()
         assert server.wait(timeout=20) == 0, "seined did not end cleanly"

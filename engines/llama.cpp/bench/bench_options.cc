@@ -36,8 +36,8 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   --hole N          processor's time a token alone: N cells near the beginning are freed, and filled again by decoding,
                     beside a text in a row
   --whole           whole answers alone: a prompt of each length and --steps tokens behind it, by llama.cpp, with decoding
-                    through the plug-in, and with both; and attention of the prompt's last 2,048 tokens beside llama.cpp's.
-                    With --repeat those alone are timed, behind copied cells
+                    through the plug-in, with both, and by its exact attention; and attention of the prompt's last 2,048
+                    tokens beside llama.cpp's. With --repeat those alone are timed, behind copied cells
   --shares N,N,...  what sparse prompts change alone: each text is read exactly and over each share of its blocks' attention,
                     as .9,.95; then --steps tokens are decoded behind each by exact attention
   --prompt MODE     how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts what

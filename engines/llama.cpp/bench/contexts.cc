@@ -53,6 +53,7 @@ Context MakeContext(llama_model* model, const Options& o, int cells) {
   params.n_batch = params.n_ubatch = kBlock;
   params.n_seq_max = 2;  // --repeat copies one sequence's cells behind it
   params.kv_unified = true;
+  params.swa_full = o.repeat > 0;  // else as llama.cpp's programs; copies are of whole caches
   params.n_threads = params.n_threads_batch = o.threads;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   params.type_k = TypeOf(o.cache_type_k), params.type_v = TypeOf(o.cache_type_v);

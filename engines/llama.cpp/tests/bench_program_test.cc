@@ -102,7 +102,7 @@ TEST_F(BenchProgram, WholeAnswersByEachWayToAttendPrompts) {
     ASSERT_EQ(Run("--cells 600 --whole --prompt " + prompt), 0) << err_;
     const nlohmann::json row = Rows().at(0);
     EXPECT_EQ(row["prompt"], prompt);
-    for (const char* way : {"plain", "decode", "both"}) {
+    for (const char* way : {"plain", "decode", "both", "exact"}) {
       EXPECT_GT(row[std::string("whole_") + way + "_ms"], row[std::string("first_") + way + "_ms"]);
     }
     const nlohmann::json plugin = nlohmann::json::parse(Contents(Path("out"))).at("plugin");

@@ -1,4 +1,4 @@
-"""Runs README.md's lines for llama.cpp: in a llama-cpp-python that is built of PyPI's sources, with the plug-in for it.
+"""Runs docs/python.md's lines for llama.cpp: in a llama-cpp-python that is built of PyPI's sources, with the plug-in for it.
 
 Standard library only; pip fetches what llama-cpp-python itself needs.
 """
@@ -23,7 +23,7 @@ SWITCHED_OFF = ["-DLLAVA_BUILD=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_CURL=OFF"]
 EPILOG = """\
 what it does:
   1. installs llama-cpp-python from --sources into --venv, unless it is there: some ten minutes on two cores
-  2. takes the Python block of README.md that imports llama_cpp, as it stands
+  2. takes the Python block of docs/python.md that imports llama_cpp, as it stands
   3. runs it in a folder with model.gguf, prompt.txt, and seine_kv with the plug-in, as a wheel has both
   4. fails unless the block ends well, prints a text, and the plug-in's report says that it answered
 
@@ -34,7 +34,7 @@ example:
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(
-        description="Run README.md's lines for llama.cpp in llama-cpp-python.",
+        description="Run docs/python.md's lines for llama.cpp in llama-cpp-python.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -45,9 +45,9 @@ def parse_args(argv):
         help="built for the llama.cpp of these sources (default: %(default)s)")  # fmt: skip
     add("--venv", default=BUILD / "llama-cpp-python", type=Path, metavar="FOLDER",
         help="virtual environment to install into (default: %(default)s)")  # fmt: skip
-    add("--readme", default=Path("README.md"), type=Path, metavar="FILE", help="(default: %(default)s)")
+    add("--page", default=Path("docs/python.md"), type=Path, metavar="FILE", help="(default: %(default)s)")
     args = parser.parse_args(argv)
-    for path in (args.sources, args.model, args.plugin, args.readme):
+    for path in (args.sources, args.model, args.plugin, args.page):
         if not path.exists():
             parser.error(f"{path}: no such file; ./dev llama --python makes all that is needed")
     return args
@@ -102,7 +102,7 @@ def run_block(python, block, args, folder):
 
 def main(argv):
     args = parse_args(argv)
-    block = block_of(args.readme.read_text())
+    block = block_of(args.page.read_text())
     python = install(args)
     with tempfile.TemporaryDirectory() as folder:
         printed, report = run_block(python, block, args, Path(folder))

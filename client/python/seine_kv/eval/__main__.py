@@ -152,17 +152,20 @@ def server_of(args):
 
 
 class Progress:
-    """One line on stderr that is written anew."""
+    """One line on stderr that is written anew, with the seconds that are left by the pace so far; off a terminal a line every ten."""
 
     def __init__(self, reporter, what):
         self.reporter, self.what, self.begun = reporter, what, time.monotonic()
+        self.next = self.begun + 10
 
     def __call__(self, done, total):
-        tty = sys.stderr.isatty()
-        if tty or done == total:
-            spent = time.monotonic() - self.begun
-            line = f"{self.reporter.command}: {self.what}: {done} of {total}, {spent:.0f} s"
-            print(f"\r{line}" if tty else line, end="\n" if done == total else "", file=sys.stderr, flush=True)
+        tty, now = sys.stderr.isatty(), time.monotonic()
+        if tty or done == total or now >= self.next:
+            spent = now - self.begun
+            left = f", {spent * (total - done) / done:.0f} s left" if done < total else ""
+            line = f"{self.reporter.command}: {self.what}: {done} of {total}, {spent:.0f} s{left}"
+            print(f"\r{line}\033[K" if tty else line, end="" if tty and done < total else "\n", file=sys.stderr, flush=True)
+            self.next = now + 10
 
 
 def shares_of(text, option):

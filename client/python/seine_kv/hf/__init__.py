@@ -79,6 +79,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       keep_cache  whether torch keeps keys and values too. None: where a server may fail, or rows are evicted or low-rank
                   (prompts attend all). False, and always with blocks: an error of the index is raised, for there is
                   nothing to fall back on
+      view        a seine_kv.view.View, which keeps what chosen layers attend, and writes it as a page to look at
       threads     of an index in this process, and of prompts (0: one a core)
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)

@@ -227,6 +227,8 @@ class Batch:
                 continue
             outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
             self._count(asking, answer)
+            if r == 0 and self.owner.view is not None:
+                self.owner.view.attended(asking, self.owner, items[0], answer, logits)
             if writes:
                 self._evict(r, layer, tokens - self.rows[r].padding, logits[0] or None)
         return outputs, failures

@@ -59,6 +59,7 @@ class Installation:
         gate=None,
         gate_bound=None,
         keep_cache=None,
+        view=None,
         threads=0,
         timeout=10.0,
         retry=5.0,
@@ -75,6 +76,11 @@ class Installation:
         self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
         gate_bound = bound_of(gate, gate_bound, whole)
+        self.view = view
+        if view is not None:
+            if not whole:
+                raise ValueError("view: exact attention is over all keys, and with evict or low_rank the index has not all of them")
+            view.choose(self.served)
         if self.block is not None:
             if keep_cache:
                 raise ValueError("keep_cache: with prefill='blocks' torch cannot keep what is evicted")
@@ -287,7 +293,7 @@ class Installation:
     def _attention(self, scale, softcap):
         """The same object while these are the same: a stream reads it once."""
         if self._asked is None or (self._asked.scale, self._asked.softcap) != (scale, softcap):
-            self._asked = Attention(self.tail, scale, softcap=softcap)
+            self._asked = Attention(self.tail, scale, softcap=softcap, with_positions=self.view is not None)
         return self._asked
 
     @contextmanager
@@ -351,6 +357,10 @@ class Installation:
             cache.follow(Batch(self, inputs.shape[0]))
         cache.settle()
         cache.batch.set_padding(kwargs.get("attention_mask"))
+        if self.view is not None:
+            if inputs.dim() != 2:
+                raise ValueError("view: it shows tokens, and the model is given embeddings")
+            self.view.reads(cache.batch, inputs, cache.get_seq_length())
         cache.batch.shows_all = bool(kwargs.get("return_shared_kv_states"))
         current.set(cache.batch)
         self._cache = cache
