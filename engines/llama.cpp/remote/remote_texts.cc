@@ -302,7 +302,7 @@ void RemoteTexts::RemoveAll() {
 void RemoteTexts::Tidy(const RemoteText* but) {
   for (auto at = texts_.begin(); at != texts_.end();) {
     const RemoteText& text = *at++;
-    const int64_t own = OwnRows(text);
+    const int64_t own = text.is_left ? OwnRows(text) : text.length();
     const bool is_rest = text.is_left && own <= kFewRows && !IsHeld(text, text.length() - own, -1);
     if (&text != but && (is_rest || text.rows.empty())) Remove(&text);
   }
