@@ -257,17 +257,18 @@ def try_slots(environment, program, model, folder):
     command = [environment.bin / "seined", "--listen", endpoint, "--log-level", "error"]
     seined = subprocess.Popen(command, env=environment.variables())
     try:
-        for kind in ("--kv-unified", "--no-kv-unified"):
+        for kind, cells in (("--kv-unified", 300), ("--no-kv-unified", 0)):  # cells: that keep their memory; 0: all
             options = ["-m", str(model), "-c", "8192", "-np", "4", "-t", "1", "--offline", "--no-warmup", kind]
             with server(environment, [program, *options, "-fa", "on"], folder / "slots_plain.log") as url:
                 plain = chats_in_slots(url)
             report, log = folder / "slots.json", folder / "slots.log"
-            more = {**EVERYTHING, "SEINE_REPORT": str(report), "SEINE_ENDPOINT": endpoint}
+            more = {**EVERYTHING, "SEINE_REPORT": str(report), "SEINE_ENDPOINT": endpoint, "SEINE_CELLS": str(cells)}
             with server(environment, [environment.python, "-m", "seine_kv.llama", "--", program, *options], log, **more) as url:
                 seine = chats_in_slots(url)
             counts = json.loads(report.read_text())
             need(plain == seine and len(plain) == 20, f"{kind}: {seine} in place of {plain}: {counts}")
             need(counts["answered"] > 200 and counts["remote_steps"] > 200 and not counts["declined"], f"{kind}: {counts}")
+            need((counts["given_back_cells"] > 1000) == (cells > 0), f"{kind}: {counts}")
             answered += counts["answered"]
     finally:
         seined.terminate()
