@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engines/llama.cpp/profiles.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 
@@ -163,24 +164,20 @@ std::string RemoteCache::Open(const AttentionNode& node) {
   for (const CacheFacts& layer : LayersOfShape(facts)) {
     if (layer.buffer == facts.buffer && layer.layer == layers_.back()) deepest_ = layer;
   }
-  config_ = {.endpoint = s.endpoint,
-             .index = s.index,
-             .geometry = {.num_layers = static_cast<int>(layers_.size()),
-                          .num_q_heads = facts.num_q_heads,
-                          .num_kv_heads = facts.num_kv_heads,
-                          .head_dim = facts.head_dim,
-                          .dtype = facts.key_type,
-                          .rope = facts.rope},
-             .scale = facts.scale,
-             .softcap = facts.softcap,
-             .profile = s.profile,
-             .beta = s.beta,
-             .refine = s.refine,
-             .sink = s.sink,
-             .local = s.local,
-             .tail = s.tail,
-             .gate = s.gate,
-             .dense_tokens = s.min_kv};
+  config_ = SessionConfig();
+  config_.endpoint = s.endpoint, config_.index = s.index;
+  config_.geometry.num_layers = static_cast<int>(layers_.size());
+  config_.geometry.num_q_heads = facts.num_q_heads;
+  config_.geometry.num_kv_heads = facts.num_kv_heads;
+  config_.geometry.head_dim = facts.head_dim;
+  config_.geometry.dtype = facts.key_type;
+  config_.scale = facts.scale, config_.softcap = facts.softcap;
+  config_.profile = s.profile;
+  config_.beta = s.beta, config_.refine = s.refine;
+  config_.sink = s.sink, config_.local = s.local;
+  config_.tail = s.tail, config_.gate = s.gate;
+  config_.dense_tokens = s.min_kv;
+  StateRopes(facts, /*profile=*/nullptr, &config_.geometry);
   counted_ = {};
   absl::StatusOr<std::unique_ptr<Session>> opened = OpenSession(config_);
   if (!opened.ok()) {

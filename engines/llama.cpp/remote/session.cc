@@ -40,15 +40,22 @@ std::string NewName() {
   return absl::StrFormat("llama.cpp-%08x%08x", random(), random());
 }
 
+void StateRope(const Rope& rope, v1::Rope* wire) {
+  wire->set_style(rope.style == Rope::Style::kInterleaved ? v1::ROPE_STYLE_INTERLEAVED : v1::ROPE_STYLE_HALF_SPLIT);
+  wire->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
+  wire->set_rotary_dim(rope.rotary_dim);
+}
+
 v1::IndexSpec SpecOf(const SessionConfig& c) {
   const Geometry& g = c.geometry;
   v1::IndexSpec spec;
   *spec.mutable_geometry() =
       client::MakeGeometry(g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim, DTypeOf(g.dtype));
-  if (g.rope.stated()) {
-    v1::Rope* const rope = spec.mutable_geometry()->mutable_rope();
-    rope->set_style(g.rope.style == Rope::Style::kInterleaved ? v1::ROPE_STYLE_INTERLEAVED : v1::ROPE_STYLE_HALF_SPLIT);
-    rope->mutable_inv_freq()->Assign(g.rope.inv_freq.begin(), g.rope.inv_freq.end());
+  if (g.rope.stated()) StateRope(g.rope, spec.mutable_geometry()->mutable_rope());
+  for (const auto& [layer, rope] : g.layer_ropes) {
+    v1::LayerRope* const own = spec.mutable_geometry()->add_layer_ropes();
+    own->add_layers(layer);
+    StateRope(rope, own->mutable_rope());
   }
   spec.mutable_zones()->set_sink(c.sink);
   spec.mutable_zones()->set_local(c.local);
