@@ -223,7 +223,7 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
     });
     best->used = used;
     if (status.ok()) {
-      best->is_left = few;
+      best->is_left = !cells_[cell].is_loaded;
       RemoteText* const fork = Add(sequence);
       fork->rows.assign(best->rows.begin(), best->rows.begin() + position);
       fork->hashes.assign(best->hashes.begin(), best->hashes.begin() + position);
@@ -331,8 +331,11 @@ std::vector<RemoteText*> RemoteTexts::Unheld() {
 bool RemoteTexts::Free() {
   std::vector<RemoteText*> free = Unheld();
   free.resize((free.size() + 1) / 2);  // rows that texts share are there until the last goes
-  for (RemoteText& text : texts_) {
-    if (free.empty() && text.used <= planned_ && text.is_left && OwnRows(text) <= kFewRows) free = {&text};
+  if (free.empty()) {
+    for (RemoteText& text : texts_) {
+      const bool is_older = free.empty() || text.used < free[0]->used;
+      if (text.used <= planned_ && text.is_left && is_older) free = {&text};
+    }
   }
   for (const RemoteText* text : free) Remove(text);
   return !free.empty();

@@ -39,7 +39,7 @@ struct RemoteText {
   std::vector<int64_t> rows;    // [length], by position
   std::vector<RowHash> hashes;  // [length]
   int64_t readable = 0;         // below this position an unknown hash can be read off the server
-  bool is_left = false;         // another text goes on few rows before its end: those may be a draft's
+  bool is_left = false;         // another text went on before its end, and it did not since
   bool found = false;           // an earlier run has made it: it is forked, and not written to
   int64_t used = 0;             // when: later ones are larger
   int64_t length() const { return static_cast<int64_t>(rows.size()); }
@@ -124,7 +124,8 @@ class RemoteTexts {
   int64_t OwnRows(const RemoteText& text) const;  // that no other text has
   std::vector<RemoteText*> Unheld();              // texts of which no cell holds a row, by their use
   void Forget(const RemoteText* text);            // the server has it no more
-  // Removes texts that were left and that nobody can go on with, and all but so many of those that no cell holds.
+  // Removes texts that were left few rows before their end, as drafts are, and that nobody can go on with, and all but
+  // so many of those that no cell holds.
   void Tidy(const RemoteText* but);
   // As the session's call; makes room where the server has none.
   absl::Status Call(const std::function<absl::Status()>& call);
