@@ -103,11 +103,13 @@ const ggml_tensor* FindRope(const ggml_tensor* turned);
 // llama.cpp multiplies queries, keys and values by Walsh-Hadamard matrices of so many rows before it quantises a cache,
 // unless LLAMA_ATTN_ROT_DISABLE is set. 0: these come without.
 int RotationOf(const ggml_tensor* rows);
+// Returns true if these rows are a product of weights that lie on a GPU, which then computes the layer's nodes.
+bool ComesFromGpu(const ggml_tensor* rows);
 // Returns true if its data is there and the CPU can read it.
 bool IsOnHost(const ggml_tensor* tensor);
 // Read off that node; frequencies are 0 where there is none. Not stated: it is of a kind that a profile's moments
-// cannot be carried through. Frequency factors are read where the data is there. `stretched`: with YaRN and the scale
-// of positions.
+// cannot be carried through. Frequency factors are read where there is data, of a GPU too. `stretched`: with YaRN and
+// the scale of positions.
 Rope RopeOf(const ggml_tensor* turned, bool stretched = true);
 
 }  // namespace seine::llama
