@@ -28,8 +28,8 @@ Geometry FixtureGeometry(int layers = kLayers) {
           .dtype = DType::kFloat16};
 }
 
-// good, plain, observed (without RoPE), mixed (a layer does not turn); and files that are no profile of this geometry or
-// none at all.
+// good, plain, observed (without RoPE), mixed (a layer does not turn); and files that are no profile of this geometry
+// or none at all.
 void WriteProfiles(const std::string& folder) {
   std::filesystem::create_directory(folder);
   const seine::testing::MadeUpModel model(FixtureGeometry());
