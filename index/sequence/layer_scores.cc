@@ -54,7 +54,7 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
   input->output_projection = given.output_projection;
   input->hidden_size = given.hidden_size;
   input->profile = context_->eviction.profile();
-  input->rope = &g.rope;
+  input->rope = &g.RopeOf(layer_);
   input->filters = given.filters;
   storage->heads.resize(num_heads());
   for (int h = 0; h < num_heads(); ++h) {

@@ -82,6 +82,11 @@ void AddGeometry(const IndexConfig& config, Lines* lines) {
   lines->Add("geometry.dtype", g.dtype);
   lines->Add("geometry.rope", ChecksumOf(g.rope.inv_freq));
   lines->Add("geometry.rope_style", g.rope.style);
+  // Absent where they say nothing, as in snapshots of before they were thought of.
+  if (g.rope.rotary_dim > 0) lines->Add("geometry.rope_rotary_dim", g.rope.rotary_dim);
+  for (const auto& [layer, rope] : g.layer_ropes) {
+    lines->Add(absl::StrCat("geometry.layer_ropes.", layer), ChecksumOf(rope.inv_freq));
+  }
   lines->Add("zones.sink", config.zones.sink);
   lines->Add("zones.local", config.zones.local);
   lines->Add("zones.update_buffer", config.zones.update_buffer);
