@@ -1,10 +1,11 @@
 // Moments of what sequences hold and were asked: a profile's layer without a recorded trace.
+#include "index/calls/measure.h"
+
 #include <algorithm>
 #include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/stop.h"
 #include "profile/field_error.h"
@@ -62,29 +63,30 @@ size_t AddSeen(const Layer& layer, const Geometry& g, const Rope& rope, ProfileB
 
 }  // namespace
 
-absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> handles, int layer) const {
-  const IndexConfig& config = context_.config;
+absl::StatusOr<Profile> MeasureLayer(const Context& context, const Checks& checks, const Sequences& sequences,
+                                     absl::Span<const SequenceHandle> handles, int layer) {
+  const IndexConfig& config = context.config;
   if (config.kv_store == KvStore::kNone) {
     return FieldError(absl::StatusCode::kFailedPrecondition, "sequences",
                       "the index keeps no keys that could be measured");
   }
-  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
+  if (absl::Status s = checks.CheckLayer(layer); !s.ok()) return s;
   if (handles.empty()) return BadField("sequences", "none given");
-  std::vector<SequenceRef> sequences;
+  std::vector<SequenceRef> found;
   std::unordered_set<const Sequence*> seen;
   for (size_t i = 0; i < handles.size(); ++i) {
-    absl::StatusOr<SequenceRef> sequence = Find(handles[i], absl::StrCat("sequences[", i, "]"));
+    absl::StatusOr<SequenceRef> sequence = sequences.Find(handles[i], absl::StrCat("sequences[", i, "]"));
     if (!sequence.ok()) return sequence.status();
     if (!seen.insert(sequence->get()).second) {
       return BadField(absl::StrCat("sequences[", i, "]"), "given twice");
     }
-    sequences.push_back(*std::move(sequence));
+    found.push_back(*std::move(sequence));
   }
   const Geometry& g = config.geometry;
   ProfileBuilder builder(1, g.num_q_heads, g.num_kv_heads, g.head_dim);
   int64_t windows = 0;
   size_t steps = 0;
-  for (const SequenceRef& sequence : sequences) {
+  for (const SequenceRef& sequence : found) {
     const absl::StatusOr<int64_t> added = AddStored(*sequence->layers[layer], config, g.RopeOf(layer), &builder);
     if (!added.ok()) return added.status();
     windows += *added;

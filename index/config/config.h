@@ -101,6 +101,21 @@ struct EvictionConfig {
   std::optional<int> keep_queries = {};
 };
 
+// Settings that an index's evictions depend on, as snapshots state them: visit(name, value). What scorers look at comes
+// beside.
+template <typename Visit>
+void ForEachStored(const EvictionConfig& e, Visit visit) {
+  visit("budget.tokens", e.budget.tokens);
+  visit("budget.ratio", e.budget.ratio);
+  visit("budget.heads", e.budget.heads);
+  visit("budget.safeguard", e.budget.safeguard);
+  visit("budget.beta", e.budget.beta);
+  visit("keep.sinks", e.keep.sinks);
+  visit("keep.recent", e.keep.recent);
+  visit("keep.recent_share", e.keep.recent_share);
+  visit("interval", e.interval);
+}
+
 struct IndexConfig {
   std::string name;
   std::string tenant;  // for whom a server holds it; the index itself only carries it. Empty: the server's own
