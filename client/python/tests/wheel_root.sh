@@ -78,6 +78,7 @@ strangers() { # FOLDER WHEEL [WAY...]
   cp -r "$tree/docs/examples" "$tree_there/docs/"
   cp "$tree/client/python/tests/strangers.py" "$tree_there/client/python/tests/"
   cp "$2" "$tree_there/build/wheel/"
+  in_root "$1/root" sh -c 'DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends libgomp1 >/dev/null' # of llama-server
   in_root "$1/root" python3 /seine/client/python/tests/strangers.py "${@:3}"
 }
 
