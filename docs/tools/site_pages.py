@@ -23,7 +23,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 COMMENT = re.compile(r"^<!--.*?-->$", re.MULTILINE)
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 KEPT = (".md", ".svg", ".png", ".jpg", ".webp")  # what a page of the site may lead to
-ORDER = ("install", "engines", "python", "models", "prompts", "profile", "server", "fleet", "sharded", "metrics", "configuration", "cli",
+ORDER = ("install", "engines", "vllm", "python", "models", "prompts", "profile", "server", "fleet", "sharded", "metrics", "configuration", "cli",
          "grpc", "architecture", "codecs", "eviction", "subspaces", "gpu", "benchmarks", "glossary", "references")  # fmt: skip
 
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "ggml-backend.h"
 
@@ -292,16 +293,22 @@ std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
   return found;
 }
 
-std::vector<int> LayersOfCache(const CacheFacts& facts) {
+std::vector<CacheFacts> FactsOfCache(const CacheFacts& facts) {
   // What was learnt of a context that is gone may name a buffer at the same address.
   const auto* base = static_cast<const uint8_t*>(ggml_backend_buffer_get_base(facts.buffer));
   const uint8_t* const end = base + ggml_backend_buffer_get_size(facts.buffer);
-  std::vector<int> layers;
+  std::map<int, CacheFacts> layers;
   for (const CacheFacts& other : LayersOfShape(facts)) {
-    if (other.buffer == facts.buffer && other.keys >= base && other.keys < end) layers.push_back(other.layer);
+    if (other.buffer == facts.buffer && other.keys >= base && other.keys < end) layers.emplace(other.layer, other);
   }
-  std::sort(layers.begin(), layers.end());
-  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  std::vector<CacheFacts> found;
+  for (auto& [layer, other] : layers) found.push_back(std::move(other));
+  return found;
+}
+
+std::vector<int> LayersOfCache(const CacheFacts& facts) {
+  std::vector<int> layers;
+  for (const CacheFacts& other : FactsOfCache(facts)) layers.push_back(other.layer);
   return layers;
 }
 
@@ -356,6 +363,15 @@ const ggml_tensor* FindAmong(const ggml_tensor* rows, Is is) {
   return nullptr;
 }
 
+// Returns true if rows are computed of nothing that turns: what they come of was followed to a weight, and parts of
+// heads were not joined on the way.
+bool NothingTurns(const ggml_tensor* rows) {
+  const ggml_tensor* node = FindAmong(rows, [](const ggml_tensor* of) {
+    return of->op == GGML_OP_ROPE || of->op == GGML_OP_CONCAT || (of->op == GGML_OP_NONE && of->view_src == nullptr);
+  });
+  return node != nullptr && node->op == GGML_OP_NONE;
+}
+
 }  // namespace
 
 const ggml_tensor* FindRope(const ggml_tensor* turned) {
@@ -385,7 +401,10 @@ bool IsOnHost(const ggml_tensor* tensor) {
 
 Rope RopeOf(const ggml_tensor* turned, bool stretched) {
   const ggml_tensor* rope = FindRope(turned);
-  if (rope == nullptr) return {};
+  if (rope == nullptr && !NothingTurns(turned)) return {};
+  Rope out;
+  out.inv_freq.resize(turned->ne[0] / 2);
+  if (rope == nullptr) return out;
   const int dims = rope->op_params[1], mode = rope->op_params[2], original = rope->op_params[4];
   float base, scale, extrapolation, beta_fast, beta_slow;
   std::memcpy(&base, &rope->op_params[5], sizeof(float));
@@ -394,7 +413,9 @@ Rope RopeOf(const ggml_tensor* turned, bool stretched) {
   std::memcpy(&beta_fast, &rope->op_params[9], sizeof(float));
   std::memcpy(&beta_slow, &rope->op_params[10], sizeof(float));
   const bool neighbours = mode == GGML_ROPE_TYPE_NORMAL;
-  if (dims != rope->ne[0] || !(neighbours || mode == GGML_ROPE_TYPE_NEOX)) return {};
+  constexpr int kOffset = 15;  // the parameter of the first coordinate that turns, where it is not the head's
+  const bool known = neighbours || mode == GGML_ROPE_TYPE_NEOX;
+  if (rope->ne[0] != turned->ne[0] || dims > rope->ne[0] || rope->op_params[kOffset] != 0 || !known) return {};
   std::vector<float> factors;
   if (const ggml_tensor* held = rope->src[2]) {
     if (held->data == nullptr || ggml_nbytes(held) < dims / 2 * sizeof(float)) return {};
@@ -411,7 +432,8 @@ Rope RopeOf(const ggml_tensor* turned, bool stretched) {
   };
   const double low = std::max(0.0, std::floor(corrected(beta_fast)));
   const double high = std::min(dims - 1.0, std::ceil(corrected(beta_slow)));
-  Rope out;
+  constexpr double kSlowest = 1e-12;  // radians a token: what factors put to sleep, as Gemma 4's, does not turn
+  if (dims < rope->ne[0]) out.rotary_dim = dims;
   out.style = neighbours ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
   for (int i = 0; i < dims / 2; ++i) {
     double own = std::pow(static_cast<double>(base), -2.0 * i / dims);
@@ -421,7 +443,7 @@ Rope RopeOf(const ggml_tensor* turned, bool stretched) {
       const double ramp = 1 - std::clamp((i - low) / std::max(.001, high - low), 0.0, 1.0);
       frequency = frequency * (1 - ramp * extrapolation) + own * ramp * extrapolation;
     }
-    out.inv_freq.push_back(frequency);
+    out.inv_freq[i] = frequency < kSlowest ? 0 : frequency;
   }
   return out;
 }

@@ -18,6 +18,7 @@
 #include "engines/python/errors.h"
 #include "engines/python/message_dict.h"
 #include "engines/python/of_this_process.h"
+#include "engines/python/paged.h"
 #include "engines/python/prompt.h"
 #include "engines/python/step.h"
 #include "engines/python/tensor_file.h"
@@ -250,6 +251,7 @@ NB_MODULE(_native, module) {
   ImportMapping();
   MakeNames();
   AddNativeError(module);
+  AddPagedClasses(module);
   AddPromptClasses(module);
   AddTensorFile(module);
   nb::class_<Stream>(module, "Stream")

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "index/index.h"
-#include "index/index_impl.h"
+#include "index/calls/index_impl.h"
 #include "kernels/backend.h"
 #include "kernels/math.h"
 

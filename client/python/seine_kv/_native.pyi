@@ -165,6 +165,79 @@ class PromptAttention:
         that needs a larger share of the runs is exact. sample: every so-manieth token; 0: by the number of keys. least: of
         fewer keys all are attended. sink, local: first and last keys that always are."""
 
+class PagedStep:
+    """What each text of an engine's step sees of its paged cache; for all layers of one PagedAttention."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Queries of the step, those behind which padding begins."""
+
+class PagedLayer:
+    """One layer's codes over its cache, which lies in the engine's memory. Calls of a layer come one at a time."""
+
+    def write(self, keys: Any, values: Any, slots: Any) -> None:
+        """Puts rows into slots, block x block_size + place: [at least len(slots), KV heads, head_dim] of the cache's dtype,
+        tokens and heads strided as they like. A slot below 0 takes nothing."""
+
+    def attend(self, step: PagedStep, queries: Any, output: Any) -> None:
+        """queries, output float32 [at least num_tokens, query heads, head_dim], a token's elements in a row. A text's only query
+        of a step is its newest token, and is attended by codes from min_tokens on; several are a prompt's, and see what lies
+        before them. Rows of `output` behind num_tokens stay. What the codes cannot answer is attended exactly, and counted."""
+
+    def counts(self) -> dict[str, Any]:
+        """Answers, one a token: coded, exact (shorter than min_tokens, or all of it near), gated (the layer's codes lose too
+        much), declined (reason -> count: exact for another reason). prompt_tokens, prompt_runs_seen, prompt_runs_taken (of 8
+        keys), encoded_keys, changed_windows (of heads), decode_us, prompt_us, encode_us, bytes (of codes); gate_checks, gate_lost
+        (their sum), gate_exact (now), gate_lost_then."""
+
+class PagedAttention:
+    """Layers of one shape over an engine's paged cache, as vLLM has it (docs/vllm.md)."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_q_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_blocks: int,
+        block_size: int,
+        max_tokens: int,
+        scale: float,
+        softcap: float = 0.0,
+        min_tokens: int = 2048,
+        top_k: int = 100,
+        beta: float = 0.0,
+        refine: int = 100,
+        sink: int = 64,
+        local: int = 256,
+        tail: bool = True,
+        gate: float = 0.05,
+        prompt_mass: float = 1.0,
+        prompt_min: int = 2048,
+        profile: str = "",
+        rope: str = "",
+        threads: int = 0,
+    ) -> None:
+        """block_size: a multiple of 64. max_tokens: of the longest text. sink, local: a text's first and last tokens, always
+        attended. gate: share of attention that a layer may lose; 0: any. prompt_mass: 1, exact; below, of prompts of prompt_min
+        tokens. profile: a file; rope: rope_parameters of config.json as JSON. threads: 0: the OpenMP that is loaded for the whole
+        process, as torch's is, or where there is none one thread a core. ValueError or NativeError names what is wrong."""
+
+    @property
+    def openmp(self) -> bool:
+        """Whether it runs on the process's OpenMP."""
+
+    @property
+    def threads(self) -> int: ...
+    def layer(self, number: int, cache: Any) -> PagedLayer:
+        """cache: dense [num_blocks, block_size, KV heads, 2 head_dim], a key and behind it its value, of float32, float16 or
+        bfloat16. It is kept alive, and read and written where it lies."""
+
+    def step(self, query_start: Any, seq_lens: Any, block_table: Any) -> PagedStep:
+        """query_start [texts + 1], seq_lens [texts], both int32 or int64: text i has queries [query_start[i], query_start[i + 1]),
+        of its last tokens. block_table int32 [at least texts, blocks]: where its blocks lie."""
+
 class Stream:
     """Decode steps, one at a time: append, then retrieve or attend, for a whole batch."""
 

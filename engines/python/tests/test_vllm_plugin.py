@@ -1,0 +1,128 @@
+"""The plug-in for vLLM without vLLM: what of it must be as the plug-in needs it, and what the environment says."""
+
+import dataclasses
+import logging
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vllm"))
+
+import seine_vllm
+from seine_vllm.settings import Settings
+
+
+def backend():
+    """A module like vLLM's CPU backend, of which nothing can be called."""
+
+    class CPUAttentionBackend:
+        @staticmethod
+        def get_name(): ...
+        @staticmethod
+        def get_impl_cls(): ...
+        @staticmethod
+        def get_builder_cls(): ...
+
+    class CPUAttentionMetadataBuilder:
+        def __init__(self, kv_cache_spec, layer_names, vllm_config, device): ...
+        def build(self, common_prefix_len, common_attn_metadata, fast_build=False): ...
+
+    class CPUAttentionBackendImpl:
+        def forward(
+            self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None
+        ): ...
+        def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping): ...
+
+    fields = [(name, object) for name in seine_vllm.FIELDS]
+    module = types.SimpleNamespace(CPUAttentionMetadata=dataclasses.make_dataclass("CPUAttentionMetadata", fields))
+    for made in (CPUAttentionBackend, CPUAttentionMetadataBuilder, CPUAttentionBackendImpl):
+        setattr(module, made.__name__, made)
+    return module
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """Modules in the place of vLLM's; registered is what the plug-in has registered."""
+    made = types.SimpleNamespace(registered=[], backend=backend(), on_cpu=True)
+    modules = {
+        "vllm": {"__version__": seine_vllm.VERSION},
+        "vllm.platforms": {"current_platform": types.SimpleNamespace(is_cpu=lambda: made.on_cpu)},
+        "vllm.v1": {},
+        "vllm.v1.attention": {},
+        "vllm.v1.attention.backends": {"cpu_attn": made.backend},
+        "vllm.v1.attention.backends.registry": {
+            "AttentionBackendEnum": types.SimpleNamespace(CPU_ATTN="cpu"),
+            "register_backend": lambda backend, path: made.registered.append((backend, path)),
+        },
+    }
+    for name, attributes in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    made.module = sys.modules["vllm"]
+    from seine_vllm import settings
+
+    settings.of_process.cache_clear()
+    return made
+
+
+def test_it_is_registered_where_all_is_as_expected(vllm, caplog):
+    seine_vllm.register()
+    assert vllm.registered == [("cpu", seine_vllm.BACKEND)] and not caplog.records
+    vllm.module.__version__ = "0.33.0"
+    seine_vllm.register()
+    assert len(vllm.registered) == 2 and "this is 0.33.0" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "warning"),
+    [
+        (lambda m: delattr(m, "CPUAttentionBackendImpl"), "CPUAttentionBackendImpl is missing"),
+        (lambda m: delattr(m.CPUAttentionBackend, "get_builder_cls"), "CPUAttentionBackend.get_builder_cls is missing"),
+        (lambda m: setattr(m.CPUAttentionMetadataBuilder, "build", lambda self, metadata: None), "build takes other arguments"),
+        (lambda m: m.CPUAttentionMetadata.__dataclass_fields__.pop("block_table"), "CPUAttentionMetadata.block_table is missing"),
+    ],
+)
+def test_a_vllm_that_differs_attends_by_itself_with_one_warning(vllm, caplog, change, warning):
+    change(vllm.backend)
+    seine_vllm.register()
+    assert vllm.registered == [] and len(caplog.records) == 1
+    assert caplog.records[0].levelno == logging.WARNING and warning in caplog.text and "attends by itself" in caplog.text
+
+
+def test_no_cpu_no_backend_and_wrong_settings_are_one_warning_each(vllm, caplog, monkeypatch):
+    vllm.on_cpu = False
+    seine_vllm.register()
+    vllm.on_cpu = True
+    monkeypatch.setenv("SEINE_TOP_K", "many")
+    seine_vllm.register()
+    monkeypatch.delenv("SEINE_TOP_K")
+    del sys.modules["vllm.v1.attention.backends.registry"].register_backend
+    seine_vllm.register()
+    assert vllm.registered == [] and len(caplog.records) == 3
+    assert "does not run on a CPU" in caplog.messages[0] and "SEINE_TOP_K=many is no number" in caplog.messages[1]
+    assert "register_backend" in caplog.messages[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("SEINE_MIN_KV", "12", r"SEINE_MIN_KV=12 is not in \[256"),
+        ("SEINE_GATE", "1.5", r"SEINE_GATE=1.5 is not in \[0, 1\]"),
+        ("SEINE_SINK", "-1", "SEINE_SINK=-1 is not in"),
+        ("SEINE_BETA", "x", "SEINE_BETA=x is no number"),
+        ("SEINE_PROMPT", "off", "SEINE_PROMPT=off is none of exact, sparse"),
+        ("SEINE_MODE", "plain", "SEINE_MODE=plain is none of codes, exact"),
+    ],
+)
+def test_settings_out_of_range_are_named(name, text, message):
+    with pytest.raises(ValueError, match=message):
+        Settings.of({name: text})
+
+
+def test_settings_are_read():
+    read = Settings.of({"SEINE_TOP_K": "7", "SEINE_GATE": "0.1", "SEINE_PROMPT": "sparse", "SEINE_PROFILE": "x", "HOME": "y"})
+    assert read == Settings(top_k=7, gate=0.1, prompt="sparse", profile="x") and type(read.top_k) is int
+    assert Settings.of({}) == Settings()
