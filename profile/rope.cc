@@ -258,7 +258,7 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
 
 namespace {
 
-Json ValueOf(const Rope& rope) {
+Json RopeValue(const Rope& rope) {
   if (!rope.turns()) return {{"rope_type", "none"}};
   Json json = {{"rope_type", "table"}, {"inv_freq", rope.inv_freq}};
   if (rope.rotary_dim > 0) json["rotary_dim"] = rope.rotary_dim;
@@ -267,7 +267,7 @@ Json ValueOf(const Rope& rope) {
 
 }  // namespace
 
-std::string RopeJson(const Rope& rope) { return rope.stated() ? ValueOf(rope).dump() : ""; }
+std::string RopeJson(const Rope& rope) { return rope.stated() ? RopeValue(rope).dump() : ""; }
 
 absl::Status CheckLayerRopes(const Rope& rope, const LayerRopes& others, int num_layers) {
   if (!others.empty() && !rope.turns()) {
@@ -313,7 +313,7 @@ absl::StatusOr<LayerRopes> ParseLayerRopes(absl::string_view json, int head_dim,
 std::string LayerRopesJson(const LayerRopes& ropes) {
   if (ropes.empty()) return "";
   std::map<Json, std::vector<int>> layers;
-  for (const auto& [layer, rope] : ropes) layers[ValueOf(rope)].push_back(layer);
+  for (const auto& [layer, rope] : ropes) layers[RopeValue(rope)].push_back(layer);
   Json json = Json::array();
   for (const auto& [rope, numbers] : layers) json.push_back({{"layers", numbers}, {"rope", rope}});
   return json.dump();
