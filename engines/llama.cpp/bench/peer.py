@@ -147,22 +147,24 @@ def by_text(url, model, prompt, steps):
     """Times from here. A number at random before the text, so that no server has its first tokens in a cache, not of an earlier run."""
     body = {"model": model, "prompt": f"{secrets.token_hex(8)}\n{prompt['text']}", "max_tokens": steps + 1, "temperature": 0,
             "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
-    begin, first, last, usage = time.monotonic(), None, None, {}
+    begin, first, last, pieces, usage = time.monotonic(), None, None, 0, {}
     with post(f"{url}/v1/completions", body) as answer:
         for line in answer:
             if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                 continue
             piece = json.loads(line[5:])
             usage = piece.get("usage") or usage
+            pieces += bool(piece.get("choices"))
             if any(choice.get("text") for choice in piece.get("choices", [])):
                 last = time.monotonic()
                 first = first or last
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     decoded = usage.get("completion_tokens") or 0
+    one_by_one = 1 < decoded <= pieces  # else the first piece may hold several tokens, whose time is not between pieces
     return {
         "prompt_tokens": usage.get("prompt_tokens"),
         "prompt_ms": (first - begin) * 1000 if first is not None and cached == 0 else None,
-        "ms": (last - first) * 1000 / (decoded - 1) if decoded > 1 and first is not None else None,
+        "ms": (last - first) * 1000 / (decoded - 1) if one_by_one and first is not None else None,
     }
 
 

@@ -157,6 +157,9 @@ class Peer(unittest.TestCase):
             self.assertIsNone(row["ms"])  # a piece may hold several tokens
             self.assertIsNone(row["prompt_tokens"])
             self.assertGreaterEqual(row["prompt_ms"], 50)
+        several = lambda body: streamed({"completion_tokens": body["max_tokens"] + 2})(body)  # noqa: E731
+        with serving(set(), {"/v1/completions": several}) as (_, url):
+            self.assertIsNone(self.run_peer(url)["rows"][0]["ms"])
         cached = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
         with serving(set(), {"/v1/completions": streamed(cached)}) as (_, url):
             self.assertIsNone(self.run_peer(url)["rows"][0]["prompt_ms"])
