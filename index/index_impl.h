@@ -93,6 +93,7 @@ class IndexImpl : public Index, private SpillingIndex {
   std::vector<SequenceHandle> Families() const override;
   absl::StatusOr<RestoreInfo> Restore(ByteSource* source, const RestoreParams& restore) override;
   absl::StatusOr<RestoreInfo> RestoreHeld(const RestoreParams& restore) override;
+  absl::StatusOr<StepInfo> DescribeStep(const SequenceHandle& handle, int layer) const override;
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 
  private:
