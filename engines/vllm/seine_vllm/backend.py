@@ -78,7 +78,7 @@ class Shape:
     def layer(self, name, kv_cache):
         num_blocks, heads, size, width = kv_cache.shape
         if not kv_cache.is_contiguous():
-            raise ValueError(f"seine: the cache of {name} is not dense, of strides {kv_cache.stride()}")
+            raise ValueError(f"seine: the cache of {name} is not dense, of strides {kv_cache.stride()}; VLLM_PLUGINS= serves it")
         rows = kv_cache.view(num_blocks, size, heads, width)  # the same memory, in another order
         return self.attention_of(num_blocks).layer(self.numbers[name], rows)
 
