@@ -38,6 +38,13 @@ bool IsInput(absl::StatusCode code) {
          code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kPermissionDenied;
 }
 
+constexpr char kStart[] =
+    "seine-bench measures how well and how fast Seine retrieves and evicts.\n\n"
+    "  seine-bench recall --synthetic rope --num-keys 65536     # keys that are made up\n"
+    "  seine-bench recall --trace FILE --beta .02,.05,.10       # of seine_kv.trace\n"
+    "  seine-bench step                                         # a decode step, beside exact attention\n\n"
+    "seine-bench --help has every command, and seine-bench COMMAND --help its flags.\n";
+
 // Says what is wrong with a command line.
 std::string Explained(const CLI::App& app, const CLI::ParseError& error) {
 #ifdef SEINE_BENCH_SERVICE
@@ -92,6 +99,7 @@ int main(int argc, char** argv) {
       app.exit(e);
       return Ended(seine::FinishStandardOutput());
     }
+    if (argc == 1) std::fputs(kStart, stderr);
     std::fprintf(stderr, "seine-bench: %s\n", Explained(app, e).c_str());
     return kWrongInput;
   }

@@ -605,7 +605,13 @@ QUESTIONS = (
         "A tenth of the tokens holds {runevict-qfilters10} of attention by Q-Filters, and {runevict-streamingllm10} by StreamingLLM.",
         ("evict", "steady", "blocks"),
     ),
-    Question("How well does a model answer?", "", ("quality", "gemmaquality", "needle", "tasks")),
+    Question(
+        "How well does a model answer?",
+        "Gemma 3 270M attends {rungemmaquality-seinebalanced002tailclimd} of {rungemmaquality-seinebalanced002tailclimd-held} tokens where its "
+        "layers attend all. The next token is dense attention's in {rungemmaquality-seinebalanced002tailtopicspy-same} to "
+        "{rungemmaquality-seinebalanced002tailclimd-same} of places, in three texts.",
+        ("quality", "gemmaquality", "needle", "tasks"),
+    ),
     Question(
         "What does a server bear?",
         "A bystander's step takes {runfloods-nonetls-p99} ms at p99 over TLS, and {runfloods-resetfloodtls-p99} ms beside a flood of resets.",

@@ -34,12 +34,12 @@ absl::StatusOr<Filters> FiltersFromProfile(const Profile& profile, int layer, co
   }
   const LayerProfile& moments = profile.layers[layer];
   const int group = profile.num_q_heads / profile.num_kv_heads;
-  const Rope::Style layout = LayoutOf(profile, rope);
+  const Rope layout = LayoutOf(profile, rope);
   Filters filters(static_cast<size_t>(profile.num_kv_heads) * profile.head_dim);
   for (int q = 0; q < profile.num_q_heads; ++q) {
     Eigen::VectorXd direction =
-        LeadingEigenvector(CarryMoment(InLayout(moments.q_moment[q], layout, rope.style), rope, begin, end));
-    if (direction.dot(CarryMean(InLayout(moments.q_mean[q], layout, rope.style), rope, begin, end)) < 0)
+        LeadingEigenvector(CarryMoment(InLayout(moments.q_moment[q], layout, rope), rope, begin, end));
+    if (direction.dot(CarryMean(InLayout(moments.q_mean[q], layout, rope), rope, begin, end)) < 0)
       direction = -direction;
     AddShare(direction, q / group, group, &filters);
   }

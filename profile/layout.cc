@@ -1,5 +1,6 @@
 #include "profile/layout.h"
 
+#include <cassert>
 #include <utility>
 #include <vector>
 
@@ -9,53 +10,62 @@ namespace seine {
 namespace {
 
 // order[place in `to`]: place in `from`.
-std::vector<int> OrderOf(Rope::Style from, Rope::Style to, Eigen::Index head_dim) {
-  Rope old_rope, new_rope;
-  old_rope.style = from;
-  new_rope.style = to;
-  old_rope.inv_freq.resize(head_dim / 2);
-  new_rope.inv_freq.resize(head_dim / 2);
-  std::vector<int> order(head_dim);
-  for (int i = 0; i < static_cast<int>(head_dim / 2); ++i) {
-    order[new_rope.first(i)] = old_rope.first(i);
-    order[new_rope.second(i)] = old_rope.second(i);
+std::vector<int> OrderOf(const Rope& from, const Rope& to) {
+  std::vector<int> order(from.head_dim());
+  for (int i = 0; i < from.head_dim() / 2; ++i) {
+    order[to.first(i)] = from.first(i);
+    order[to.second(i)] = from.second(i);
   }
   return order;
 }
 
+// Returns true if pairs lie in the same places.
+bool Alike(const Rope& a, const Rope& b) {
+  return a.style == b.style && (a.style == Rope::Style::kInterleaved || a.half() == b.half());
+}
+
 template <typename Heads>
-void Bring(Rope::Style from, Rope::Style to, Heads* heads) {
+void Bring(const Rope& from, const Rope& to, Heads* heads) {
   for (auto& head : *heads) head = InLayout(head, from, to);
 }
 
 }  // namespace
 
-Eigen::VectorXd InLayout(const Eigen::VectorXd& mean, Rope::Style from, Rope::Style to) {
-  if (from == to) return mean;
-  return mean(OrderOf(from, to, mean.size()));
+Eigen::VectorXd InLayout(const Eigen::VectorXd& mean, const Rope& from, const Rope& to) {
+  if (Alike(from, to)) return mean;
+  return mean(OrderOf(from, to));
 }
 
-Eigen::MatrixXd InLayout(const Eigen::MatrixXd& moment, Rope::Style from, Rope::Style to) {
-  if (from == to) return moment;
-  const std::vector<int> order = OrderOf(from, to, moment.rows());
+Eigen::MatrixXd InLayout(const Eigen::MatrixXd& moment, const Rope& from, const Rope& to) {
+  if (Alike(from, to)) return moment;
+  const std::vector<int> order = OrderOf(from, to);
   return moment(order, order);
 }
 
-Rope::Style LayoutOf(const Profile& profile, const Rope& rope) {
-  return profile.rope_json.empty() || !rope.stated() ? rope.style : profile.rope_style;
+Rope LayoutOf(const Profile& profile, const Rope& rope) {
+  if (profile.rope_json.empty() || !rope.turns()) return rope;
+  const absl::StatusOr<Rope> own = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
+  assert(own.ok());  // as every reader of profiles, and Validate, has found
+  return own.ok() && own->turns() ? *own : rope;
 }
 
 std::shared_ptr<const Profile> InLayout(std::shared_ptr<const Profile> profile, const Rope& rope) {
-  const Rope::Style from = profile == nullptr ? rope.style : LayoutOf(*profile, rope), to = rope.style;
-  if (from == to) return profile;
+  if (profile == nullptr) return profile;
+  const Rope from = LayoutOf(*profile, rope);
+  if (Alike(from, rope)) return profile;
   Profile brought = *profile;
-  brought.rope_style = to;
+  if (from.half() != rope.half()) {
+    Rope own = from;
+    own.style = rope.style, own.rotary_dim = rope.rotary_dim;
+    brought.rope_json = RopeJson(own);
+  }
+  brought.rope_style = rope.style;
   for (LayerProfile& layer : brought.layers) {
-    Bring(from, to, &layer.q_mean);
-    Bring(from, to, &layer.q_moment);
-    Bring(from, to, &layer.k_mean);
-    Bring(from, to, &layer.k_moment);
-    Bring(from, to, &layer.k_residual);
+    Bring(from, rope, &layer.q_mean);
+    Bring(from, rope, &layer.q_moment);
+    Bring(from, rope, &layer.k_mean);
+    Bring(from, rope, &layer.k_moment);
+    Bring(from, rope, &layer.k_residual);
   }
   return std::make_shared<const Profile>(std::move(brought));
 }

@@ -13,12 +13,12 @@ namespace seine {
 
 // A mean or a second moment of queries or keys whose pairs lie as `from` says, with them as `to` says: coordinates
 // from.first(i), from.second(i) become to.first(i), to.second(i).
-Eigen::VectorXd InLayout(const Eigen::VectorXd& mean, Rope::Style from, Rope::Style to);
-Eigen::MatrixXd InLayout(const Eigen::MatrixXd& moment, Rope::Style from, Rope::Style to);
+Eigen::VectorXd InLayout(const Eigen::VectorXd& mean, const Rope& from, const Rope& to);
+Eigen::MatrixXd InLayout(const Eigen::MatrixXd& moment, const Rope& from, const Rope& to);
 
-// The layout that a profile's moments have to be read in for vectors of `rope`: its own, or, where either states no
-// RoPE, that of `rope`, for then there are no pairs to go by and the coordinates are taken as they are.
-Rope::Style LayoutOf(const Profile& profile, const Rope& rope);
+// The RoPE in whose layout a profile's moments have to be read for vectors of `rope`: its own, or, where either states
+// none or does not turn, `rope`, for then there are no pairs to go by and the coordinates are taken as they are.
+Rope LayoutOf(const Profile& profile, const Rope& rope);
 
 // The profile with moments in the layout of `rope`; itself where they are.
 std::shared_ptr<const Profile> InLayout(std::shared_ptr<const Profile> profile, const Rope& rope);

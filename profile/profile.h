@@ -12,7 +12,8 @@
 // is taken as it is. metadata, strings: format = "seine-profile-1", model, texts (JSON list), rope (JSON as config.json
 // states it, empty if not stated), rope_style (half_split | interleaved), num_layers, num_q_heads, num_kv_heads,
 // head_dim, key_tokens, query_tokens (measured, a layer), licence; and seine_checksum, over the whole file
-// (checksum.h), which files written before it was thought of do without.
+// (checksum.h), which files written before it was thought of do without. Where layers turn otherwise than `rope` says,
+// or not at all, format is "seine-profile-2" and layer_ropes says how (ParseLayerRopes).
 #ifndef SEINE_PROFILE_PROFILE_H_
 #define SEINE_PROFILE_PROFILE_H_
 
@@ -32,6 +33,7 @@ struct Profile {
   std::string model, licence;
   std::vector<std::string> texts;
   std::string rope_json;  // of the model as it is used without stretching; empty: not stated, moments as observed
+  std::string layer_ropes_json;  // of layers that turn otherwise; empty: none do
   Rope::Style rope_style = Rope::Style::kHalfSplit;
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
   int64_t key_tokens = 0, query_tokens = 0;  // measured, a layer
@@ -54,7 +56,7 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
 // What a profile's metadata says of the model; no tensor is read.
 struct ProfileHeader {
-  std::string model, rope_json;
+  std::string model, rope_json, layer_ropes_json;
   Rope::Style rope_style = Rope::Style::kHalfSplit;
   int num_layers = 0, num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
@@ -88,7 +90,7 @@ class ProfileBuilder {
   void AddValues(int layer, const float* values, int64_t count);
 
   // FAILED_PRECONDITION naming a layer that has no keys or queries, or no values where another has some; values that no
-  // layer has were not measured. Names, texts and rope_json are the caller's to fill in.
+  // layer has were not measured. Names, texts and RoPE are the caller's to fill in.
   absl::StatusOr<Profile> Finish() const;
 
  private:

@@ -27,7 +27,8 @@ using Eigen::VectorXd;
 using Json = nlohmann::json;
 
 constexpr char kFormat[] = "seine-profile-1", kFormatPrefix[] = "seine-profile-";
-constexpr int64_t kMostOfAKind = 65536;  // layers, heads, head_dim: more is no model
+constexpr char kLayersFormat[] = "seine-profile-2";  // with layer_ropes, which older programs would pass over
+constexpr int64_t kMostOfAKind = 65536;              // layers, heads, head_dim: more is no model
 
 constexpr std::pair<Rope::Style, const char*> kStyleNames[] = {{Rope::Style::kHalfSplit, "half_split"},
                                                                {Rope::Style::kInterleaved, "interleaved"}};
@@ -123,9 +124,14 @@ class Reader {
   absl::StatusOr<ProfileHeader> ReadHeader() {
     absl::Status status = ReadMetadata();
     if (!status.ok()) return status;
-    return ProfileHeader{
-        profile_.model,       profile_.rope_json,    profile_.rope_style, static_cast<int>(num_layers_),
-        profile_.num_q_heads, profile_.num_kv_heads, profile_.head_dim};
+    return ProfileHeader{profile_.model,
+                         profile_.rope_json,
+                         profile_.layer_ropes_json,
+                         profile_.rope_style,
+                         static_cast<int>(num_layers_),
+                         profile_.num_q_heads,
+                         profile_.num_kv_heads,
+                         profile_.head_dim};
   }
 
  private:
@@ -149,8 +155,14 @@ class Reader {
   absl::Status ReadMetadata() {
     const absl::StatusOr<std::string> format = FormatOf(file_);
     if (!format.ok()) return format.status();
-    if (*format != kFormat) {
-      return BadProfile(path(), "format ", *format, " is another version; this program reads ", kFormat);
+    if (*format != kFormat && *format != kLayersFormat) {
+      return BadProfile(path(), "format ", *format, " is another version; this program reads ", kFormat, " and ",
+                        kLayersFormat);
+    }
+    if (*format == kLayersFormat) {
+      absl::StatusOr<std::string> layers = Metadata("layer_ropes");
+      if (!layers.ok()) return layers.status();
+      profile_.layer_ropes_json = *std::move(layers);
     }
     int64_t q_heads = 0, kv_heads = 0, dim = 0;
     constexpr int64_t kMostTokens = int64_t{1} << 53;
@@ -195,8 +207,12 @@ class Reader {
       return BadProfile(path(), "rope_style: must be half_split or interleaved, not '", style, "'");
     }
     profile_.rope_style = named->first;
-    absl::Status rope = ParseRope(profile_.rope_json, profile_.head_dim, profile_.rope_style, 1).status();
-    return rope.ok() ? rope : BadProfile(path(), rope.message());
+    const auto rope = ParseRope(profile_.rope_json, profile_.head_dim, profile_.rope_style, 1);
+    if (!rope.ok()) return BadProfile(path(), rope.status().message());
+    const auto layers = ParseLayerRopes(profile_.layer_ropes_json, profile_.head_dim, profile_.rope_style, 1);
+    if (!layers.ok()) return BadProfile(path(), layers.status().message());
+    absl::Status alike = CheckLayerRopes(*rope, *layers, static_cast<int>(num_layers_));
+    return alike.ok() ? alike : BadProfile(path(), "layer_ropes: ", alike.message());
   }
 
   // Values of a tensor [heads, width], all finite.
@@ -310,20 +326,21 @@ absl::Status WriteProfile(const Profile& profile, ProfilePrecision precision, co
   if (!texts.ok()) return texts.status();
   const auto style = std::find_if(std::begin(kStyleNames), std::end(kStyleNames),
                                   [&](const auto& row) { return profile.rope_style == row.first; });
-  return WriteTensors(tensors,
-                      {{"format", kFormat},
-                       {"model", profile.model},
-                       {"texts", *texts},
-                       {"rope", profile.rope_json},
-                       {"rope_style", style->second},
-                       {"num_layers", absl::StrCat(profile.num_layers())},
-                       {"num_q_heads", absl::StrCat(profile.num_q_heads)},
-                       {"num_kv_heads", absl::StrCat(profile.num_kv_heads)},
-                       {"head_dim", absl::StrCat(profile.head_dim)},
-                       {"key_tokens", absl::StrCat(profile.key_tokens)},
-                       {"query_tokens", absl::StrCat(profile.query_tokens)},
-                       {"licence", profile.licence}},
-                      path);
+  const bool layers = !profile.layer_ropes_json.empty();
+  std::vector<std::pair<std::string, std::string>> metadata = {{"format", layers ? kLayersFormat : kFormat},
+                                                               {"model", profile.model},
+                                                               {"texts", *texts},
+                                                               {"rope", profile.rope_json},
+                                                               {"rope_style", style->second},
+                                                               {"num_layers", absl::StrCat(profile.num_layers())},
+                                                               {"num_q_heads", absl::StrCat(profile.num_q_heads)},
+                                                               {"num_kv_heads", absl::StrCat(profile.num_kv_heads)},
+                                                               {"head_dim", absl::StrCat(profile.head_dim)},
+                                                               {"key_tokens", absl::StrCat(profile.key_tokens)},
+                                                               {"query_tokens", absl::StrCat(profile.query_tokens)},
+                                                               {"licence", profile.licence}};
+  if (layers) metadata.emplace_back("layer_ropes", profile.layer_ropes_json);
+  return WriteTensors(tensors, metadata, path);
 }
 
 absl::Status CheckGeometry(const Profile& profile, int num_layers, int num_q_heads, int num_kv_heads, int head_dim) {

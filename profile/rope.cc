@@ -51,17 +51,18 @@ class Fields {
     return value->get<double>();
   }
 
-  // [count] radians a token.
-  std::vector<double> Table(const char* name, size_t count) {
+  // [count] numbers, none below `least`: radians a token, or factors of them.
+  std::vector<double> Table(const char* name, size_t count, double least = 0) {
     std::vector<double> out;
     const Json* value = Find(name);
     for (const Json& entry : value != nullptr && value->is_array() ? *value : Json::array()) {
-      if (entry.is_number() && entry.get<double>() >= 0 && std::isfinite(entry.get<double>())) {
+      if (entry.is_number() && entry.get<double>() >= least && std::isfinite(entry.get<double>())) {
         out.push_back(entry.get<double>());
       }
     }
-    if (out.size() != count || value->size() != count) Fail(Wrong(name, "must be ", count, " frequencies"));
-    return out;
+    if (out.size() == count && value->size() == count) return out;
+    Fail(Wrong(name, "must be ", count, least > 0 ? " positive factors" : " frequencies"));
+    return std::vector<double>(count, 1);
   }
 
   bool Flag(const char* name, bool otherwise) {
@@ -153,6 +154,34 @@ std::vector<double> Llama3(Fields* fields, double theta, int head_dim) {
   return out;
 }
 
+// LongRoPE: factors of each pair, of texts within the trained context or of longer ones.
+std::vector<double> LongRope(Fields* fields, double theta, int head_dim, int64_t length) {
+  const bool beyond = static_cast<double>(length) > fields->OriginalContext();
+  std::vector<double> out = Plain(theta, head_dim);
+  const std::vector<double> factors = fields->Table(beyond ? "long_factor" : "short_factor", out.size(), 1e-9);
+  for (size_t i = 0; i < out.size(); ++i) out[i] /= factors[i];
+  return out;
+}
+
+// Gemma 4's: frequencies are those of a whole head, of which a part's turn.
+std::vector<double> Proportional(Fields* fields, double theta, int head_dim, double part) {
+  const double factor = fields->Number("factor", 1, 1);
+  std::vector<double> out = Plain(theta, head_dim);
+  out.resize(static_cast<size_t>(part * head_dim / 2));
+  for (double& w : out) w /= factor;
+  return out;
+}
+
+// Coordinates of a head that turn: of a share as transformers rounds it, or as a table says.
+int RotaryDim(Fields* fields, bool table, double part, int head_dim) {
+  const char* const field = table ? "rotary_dim" : "partial_rotary_factor";
+  const double dim = table ? fields->Number(field, 2, head_dim) : std::floor(part * head_dim);
+  if (part <= 1 && dim <= head_dim && dim >= 2 && std::fmod(dim, 2) == 0) return static_cast<int>(dim);
+  fields->Fail(Wrong(field, "must turn an even number of a head's ", head_dim, " coordinates, not ",
+                     ShownJson(*fields->Find(field))));
+  return head_dim;
+}
+
 void Turn(const Rope& rope, double position, double* x) {
   for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
     const double angle = position * rope.inv_freq[i], c = std::cos(angle), s = std::sin(angle);
@@ -186,9 +215,6 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   }
 
   Fields fields(*inner, object);
-  if (fields.Number("partial_rotary_factor", 0, 1) != 1) {
-    fields.Fail(Wrong("partial_rotary_factor", "only 1 is known: every pair of coordinates turns"));
-  }
   if (fields.Find("mrope_section") != nullptr)
     fields.Fail(Wrong("mrope_section", "positions of several axes are not known"));
 
@@ -196,29 +222,96 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   if (named == nullptr) named = fields.Find("type");
   const std::string type = named == nullptr ? "default" : named->is_string() ? named->get<std::string>() : "";
   // Above 1: turns slow down from pair to pair, and YaRN divides by its logarithm.
-  const double theta = type == "table" ? 0 : fields.Number("rope_theta", 1.000001);
+  const bool table = type == "table", none = type == "none";
+  const double theta = table || none ? 0 : fields.Number("rope_theta", 1.000001);
+  const double part = table || none ? 1 : fields.Number("partial_rotary_factor", 0, 1);
+  const int dim = none ? head_dim : RotaryDim(&fields, table, part, head_dim);
   if (type == "table") {
     rope.inv_freq = fields.Table("inv_freq", static_cast<size_t>(head_dim) / 2);
   } else if (type == "default") {
-    rope.inv_freq = Plain(theta, head_dim);
+    rope.inv_freq = Plain(theta, dim);
   } else if (type == "linear") {
-    rope.inv_freq = Linear(&fields, theta, head_dim);
+    rope.inv_freq = Linear(&fields, theta, dim);
   } else if (type == "dynamic") {
-    rope.inv_freq = Dynamic(&fields, theta, head_dim, length);
+    rope.inv_freq = Dynamic(&fields, theta, dim, length);
   } else if (type == "yarn") {
-    rope.inv_freq = Yarn(&fields, theta, head_dim);
+    rope.inv_freq = Yarn(&fields, theta, dim);
   } else if (type == "llama3") {
-    rope.inv_freq = Llama3(&fields, theta, head_dim);
-  } else {
-    fields.Fail(Wrong("rope_type", "must be default, linear, dynamic, yarn, llama3 or table, not ", ShownJson(*named)));
+    rope.inv_freq = Llama3(&fields, theta, dim);
+  } else if (type == "longrope") {
+    rope.inv_freq = LongRope(&fields, theta, dim, length);
+  } else if (type == "proportional") {
+    rope.inv_freq = Proportional(&fields, theta, head_dim, part);
+  } else if (!none) {
+    fields.Fail(Wrong("rope_type",
+                      "must be default, linear, dynamic, yarn, llama3, longrope, proportional, table or none, not ",
+                      ShownJson(*named)));
   }
   if (!fields.status().ok()) return fields.status();
+  rope.inv_freq.resize(head_dim / 2);
+  if (dim < head_dim && type != "proportional") rope.rotary_dim = dim;
+  if (std::any_of(rope.inv_freq.begin() + rope.half(), rope.inv_freq.end(), [](double w) { return w > 0; })) {
+    return Wrong("inv_freq", "pairs behind rotary_dim do not turn");
+  }
   return rope;
 }
 
 std::string RopeJson(const Rope& rope) {
   if (!rope.stated()) return "";
-  return Json({{"rope_type", "table"}, {"inv_freq", rope.inv_freq}}).dump();
+  if (!rope.turns()) return Json({{"rope_type", "none"}}).dump();
+  Json json = {{"rope_type", "table"}, {"inv_freq", rope.inv_freq}};
+  if (rope.rotary_dim > 0) json["rotary_dim"] = rope.rotary_dim;
+  return json.dump();
+}
+
+absl::Status CheckLayerRopes(const Rope& rope, const LayerRopes& others, int num_layers) {
+  if (!others.empty() && !rope.turns()) {
+    return absl::InvalidArgumentError("rope: must be that of layers that turn where others are stated by themselves");
+  }
+  for (const auto& [layer, own] : others) {
+    if (layer < 0 || layer >= num_layers) {
+      return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": the model has ", num_layers, " layers"));
+    }
+    if (own.head_dim() != rope.head_dim() || (own.turns() && (own.style != rope.style || own.half() != rope.half()))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, ": pairs other coordinates than the model's other layers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LayerRopes> ParseLayerRopes(absl::string_view json, int head_dim, Rope::Style style, int64_t length) {
+  LayerRopes ropes;
+  if (json.empty()) return ropes;
+  const absl::StatusOr<Json> parsed = ParseJson(json);
+  const auto bad = [](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat("layer_ropes: ", parts...));
+  };
+  if (!parsed.ok()) return bad(parsed.status().message());
+  if (!parsed->is_array()) return bad("must be a list");
+  for (const Json& group : *parsed) {
+    const auto layers = group.find("layers"), own = group.find("rope");
+    if (!group.is_object() || layers == group.end() || !layers->is_array() || own == group.end() || !own->is_object()) {
+      return bad("must be objects of layers, a list, and rope, an object");
+    }
+    absl::StatusOr<Rope> rope = ParseRope(own->dump(), head_dim, style, length);
+    if (!rope.ok()) return bad("layers ", layers->dump(), ": ", rope.status().message());
+    for (const Json& layer : *layers) {
+      constexpr int kMostLayers = 65536;
+      if (!layer.is_number_integer() || layer < 0 || layer >= kMostLayers) return bad(ShownJson(layer), " is no layer");
+      if (!ropes.emplace(layer.get<int>(), *rope).second) return bad("layer ", layer.dump(), " is stated twice");
+    }
+  }
+  return ropes;
+}
+
+std::string LayerRopesJson(const LayerRopes& ropes) {
+  if (ropes.empty()) return "";
+  std::map<std::string, std::vector<int>> layers;
+  for (const auto& [layer, rope] : ropes) layers[RopeJson(rope)].push_back(layer);
+  Json json = Json::array();
+  for (const auto& [rope, numbers] : layers) json.push_back({{"layers", numbers}, {"rope", Json::parse(rope)}});
+  return json.dump();
 }
 
 void UndoRope(const Rope& rope, int64_t position, double* x) { Turn(rope, -static_cast<double>(position), x); }

@@ -241,6 +241,20 @@ std::string RenderStreams(const Report& report) {
   return RenderTable(table) + "tokens, steps and evictions: a head; MiB: a layer's keys and codes, at the peak\n";
 }
 
+// The best scorer of the last budget, beside what no choice of as many tokens exceeds.
+std::string Verdict(const Report& report) {
+  const EvictRow *best = nullptr, *oracle = nullptr;
+  for (const EvictRow& row : report.rows) {
+    if (row.budget != report.rows.back().budget) continue;
+    const EvictRow*& one = row.scorer == "oracle" ? oracle : best;
+    if (one == nullptr || row.retained_attention_mass > one->retained_attention_mass) one = &row;
+  }
+  if (best == nullptr || oracle == nullptr) return "";
+  return absl::StrFormat(
+      "\nbudget %s: %s keeps most of attention, %.3f; no choice of as many tokens keeps more than %.3f\n", best->budget,
+      best->scorer, best->retained_attention_mass, oracle->retained_attention_mass);
+}
+
 std::string RenderText(const Report& report) {
   std::string text = absl::StrFormat(
       "%s%s: %d tokens a head scored, %d KV heads%s, head_dim %d, %s; budgets %s\n%s, %s; one core reads %.1f GB/s\n\n",
@@ -259,7 +273,7 @@ std::string RenderText(const Report& report) {
                      timed ? absl::StrFormat("%.2f", row.paired_share) : "-",
                      timed ? absl::StrFormat("%.1f", row.us_per_token_first * 1e3) : "-"});
   }
-  text += RenderTable(table);
+  text += RenderTable(table) + Verdict(report);
   return report.streams.empty() ? text : text + "\n" + RenderStreams(report);
 }
 

@@ -188,6 +188,15 @@ std::string Number(std::optional<double> v, const char* format) {
   return text;
 }
 
+// How much of the keys' energy bases that follow leave out, beside those of the prefill and the best of that rank.
+std::string Verdict(const SubspaceFlags& f, const SubspaceResult& result) {
+  const std::string stream = "keys_" + f.frame;
+  const auto rer = [&](const char* method) { return result.Find(stream, method)->rer; };
+  return absl::StrFormat(
+      "%s at rank %d: oja_32 leaves out %.4f of the energy, the prefill's bases %.4f, the best %.4f\n", stream,
+      result.Find(stream, "oja_32")->rank, rer("oja_32"), rer("pca_prefill"), rer("oracle"));
+}
+
 std::string Render(const SubspaceFlags& f, const DatasetInfo& info, const SubspaceResult& result) {
   std::string text = absl::StrFormat("%s%s: %d tokens, %d of them prefill; %d heads, head_dim %d; %s, one thread\n\n",
                                      info.synthetic ? "synthetic: " : "trace: ", info.source, info.num_tokens,
@@ -205,7 +214,8 @@ std::string Render(const SubspaceFlags& f, const DatasetInfo& info, const Subspa
       text, RenderTable(table),
       absl::StrFormat("\nprojecting rows: %.1f GFlop/s at rank %d of %d; Eigen's product of that shape: "
                       "%.1f\n",
-                      rate.project_gflops, f.subspace.rank, info.head_dim, rate.gemm_gflops));
+                      rate.project_gflops, f.subspace.rank, info.head_dim, rate.gemm_gflops),
+      Verdict(f, result));
 }
 
 Json ToJson(const SubspaceRow& row) {
@@ -268,7 +278,11 @@ std::string Render(const SubspaceFlags& f, const DatasetInfo& info, const std::v
                      row.evicted ? "yes" : "no", Number(100 * row.kept, "%.1f %%"), Number(100 * row.bytes, "%.1f %%"),
                      Number(100 * row.low_rank_bytes, "%.1f %%"), Number(row.attention_error, "%.4f")});
   }
-  return text + RenderTable(table);
+  const auto least =
+      std::min_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return text + RenderTable(table) +
+         absl::StrFormat("\nfewest bytes: %.1f%% of the full fp16 cache's, and attention errs by %.4f\n",
+                         100 * least->bytes, least->attention_error);
 }
 
 Json ToJson(const SubspaceFlags& f, const DatasetInfo& info, const std::vector<StorageRow>& rows) {

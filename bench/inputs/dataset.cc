@@ -149,6 +149,9 @@ class TraceDataset : public Dataset {
       }
       if (it->second == "interleaved") info_.rope_style = Rope::Style::kInterleaved;
     }
+    if (auto it = file_.metadata().find("layer_ropes"); it != file_.metadata().end() && !it->second.empty()) {
+      return Wrong(file_.path(), "layer_ropes: layers that turn otherwise than others are not measured here");
+    }
     if (absl::Status s = ChooseLayers(options.layers); !s.ok()) return s;
     for (int layer : info_.layers) {
       if (absl::Status s = TakeShape(layer); !s.ok()) return s;

@@ -24,13 +24,13 @@ void Progress::Step(const std::string& what, int64_t steps) {
 void Progress::Draw(const std::string& what) {
   constexpr int kWidth = 30;
   const int full = static_cast<int>(kWidth * done_ / total_), percent = static_cast<int>(100 * done_ / total_);
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin_).count();
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const double left = done_ > 0 ? seconds * static_cast<double>(total_ - done_) / static_cast<double>(done_) : 0;
   if (terminal_) {
     const std::string bar = std::string(full, '=') + std::string(kWidth - full, ' ');
-    std::fprintf(stderr, "\r\033[K[%s] %3d%%  %llds  %s", bar.c_str(), percent, static_cast<long long>(seconds),
-                 what.c_str());
+    std::fprintf(stderr, "\r\033[K[%s] %3d%%  %.0f s left  %s", bar.c_str(), percent, left, what.c_str());
   } else {
-    std::fprintf(stderr, "%3d%%  %llds  %s\n", percent, static_cast<long long>(seconds), what.c_str());
+    std::fprintf(stderr, "%3d%%  %.0f s, %.0f s left  %s\n", percent, seconds, left, what.c_str());
   }
   std::fflush(stderr);
   drawn_ = true;

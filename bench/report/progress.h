@@ -8,8 +8,8 @@
 
 namespace seine::bench {
 
-// On a terminal one line that is redrawn; elsewhere a line every ten seconds. Silent before two seconds have passed.
-// Not thread-safe.
+// On a terminal one line that is redrawn; elsewhere a line every ten seconds. It says how far a loop has come, and by
+// the pace so far how many seconds are left. Silent before two seconds have passed. Not thread-safe.
 class Progress {
  public:
   explicit Progress(int64_t total);

@@ -120,6 +120,10 @@ std::string RenderText(const RecallReport& report) {
   }
   std::string text = DataText(report) + "\n" + RenderTable(table);
   absl::StrAppendFormat(&text, "\nfastest exact search: %s, %.1f us a query\n", fastest.name, fastest.us_per_query);
+  const Row& asked = report.rows[report.primary];
+  if (asked.exact) return text;
+  absl::StrAppendFormat(&text, "%s finds %.1f%% of the exact top %d, in %.2f of the time of exact search\n", asked.name,
+                        100 * asked.recall_at_k, report.top_k, asked.us_per_query / fastest.us_per_query);
   return text;
 }
 

@@ -22,6 +22,13 @@ Json ToJson(const v1::IndexInfo& info) {
   const bool stated = rope.inv_freq_size() > 0;
   json["rope_style"] = stated ? Json(SpellValue("RopeStyle", rope.style())) : Json();
   json["rope_inv_freq"] = stated ? Json(std::vector<double>(rope.inv_freq().begin(), rope.inv_freq().end())) : Json();
+  json["rope_rotary_dim"] = stated && rope.rotary_dim() > 0 ? Json(rope.rotary_dim()) : Json();
+  json["layer_ropes"] = Json::array();
+  for (const v1::LayerRope& group : spec.geometry().layer_ropes()) {
+    const auto& turns = group.rope().inv_freq();
+    json["layer_ropes"].push_back({{"layers", std::vector<int>(group.layers().begin(), group.layers().end())},
+                                   {"rope_inv_freq", std::vector<double>(turns.begin(), turns.end())}});
+  }
   AddFields(*v1::Zones::descriptor(), &spec.zones(), "", &json);
   AddFields(*v1::CodecSettings::descriptor(), &spec.codec(), "", &json);
   AddFields(*v1::RetrievalSettings::descriptor(), &spec.retrieval(), "", &json);

@@ -40,6 +40,7 @@ Json ToJson(const Profile& profile) {
           {"licence", profile.licence},
           {"rope", profile.rope_json.empty() ? Json() : Json(profile.rope_json)},
           {"rope_style", profile.rope_style == Rope::Style::kHalfSplit ? "half_split" : "interleaved"},
+          {"layer_ropes", profile.layer_ropes_json.empty() ? Json() : Json(profile.layer_ropes_json)},
           {"num_layers", profile.num_layers()},
           {"num_q_heads", profile.num_q_heads},
           {"num_kv_heads", profile.num_kv_heads},
@@ -50,8 +51,16 @@ Json ToJson(const Profile& profile) {
 
 std::string RopeText(const Profile& profile) {
   if (profile.rope_json.empty()) return "not stated: moments as observed";
-  if (!absl::StrContains(profile.rope_json, R"("table")")) return profile.rope_json;
-  return absl::StrCat("a table of ", profile.head_dim / 2, " frequencies");
+  std::string text = profile.rope_json;
+  if (absl::StrContains(text, R"("table")")) text = absl::StrCat("a table of ", profile.head_dim / 2, " frequencies");
+  const auto others = ParseLayerRopes(profile.layer_ropes_json, profile.head_dim, profile.rope_style, /*length=*/1);
+  std::vector<int32_t> still, otherwise;
+  if (others.ok()) {  // as ReadProfile has found
+    for (const auto& [layer, rope] : *others) (rope.turns() ? otherwise : still).push_back(layer);
+  }
+  if (!still.empty()) absl::StrAppend(&text, "; layers ", FormatRuns(still), " do not turn");
+  if (!otherwise.empty()) absl::StrAppend(&text, "; layers ", FormatRuns(otherwise), " turn otherwise");
+  return text;
 }
 
 std::vector<std::pair<std::string, std::string>> ToFields(const Profile& profile) {
@@ -164,6 +173,9 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
   const absl::StatusOr<Rope> rope =
       ParseRope(profile->rope_json, profile->head_dim, profile->rope_style, 2 * arguments.horizon);
   if (!rope.ok()) return FileError(rope.status());
+  const absl::StatusOr<LayerRopes> others =
+      ParseLayerRopes(profile->layer_ropes_json, profile->head_dim, profile->rope_style, 2 * arguments.horizon);
+  if (!others.ok()) return FileError(others.status());
 
   std::string checksum;
   const absl::Status known = CheckIsProfile(arguments.path, &checksum);
@@ -179,7 +191,8 @@ absl::Status RunShow(const Session& session, const ShowArguments& arguments) {
     ProgressBar bar("balance", int64_t{last - first + 1} * profile->num_kv_heads);
     for (int layer = first; layer <= last; ++layer) {
       for (int head = 0; head < profile->num_kv_heads; ++head) {
-        const absl::StatusOr<Balance> balance = BalanceOf(*profile, *rope, layer, head, arguments);
+        const absl::StatusOr<Balance> balance =
+            BalanceOf(*profile, RopeOfLayer(*rope, *others, layer), layer, head, arguments);
         if (!balance.ok()) return balance.status();
         const Spread spread(balance->lambda);
         json["heads"].push_back({{"layer", layer},

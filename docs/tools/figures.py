@@ -251,7 +251,7 @@ def in_short(text, results, linked):
 def benchmarks(results, linked):
     grouped = questions(results)
     rows = [f"| [{title}](#{slug(title)}) | {in_short(short, results, linked)} |\n" for title, short, _ in grouped]
-    out = [HEAD, "| | |\n|---|---|\n" + "".join(rows), "## Contents\n"]
+    out = [HEAD, "| question | in short |\n|---|---|\n" + "".join(rows), "## Contents\n"]
     out += ["".join(f"- [{title}](#{slug(title)})\n" + "".join(f"    - [{t['title']}](#{i})\n" for i, t in tables) for title, _, tables in grouped)]
     for title, _, tables in grouped:
         out.append(f"## {title}\n")

@@ -52,6 +52,15 @@ void CopyQueries(const AttentionNode& node, int64_t stream, int64_t token, int f
   }
 }
 
+// Returns true if the profile is of other layers of the model, whose heads are others.
+bool HasOtherHeads(const Profile& profile, const CacheFacts& facts) {
+  CacheFacts of = facts;
+  of.num_q_heads = profile.num_q_heads, of.num_kv_heads = profile.num_kv_heads, of.head_dim = profile.head_dim;
+  const bool alike =
+      of.num_q_heads == facts.num_q_heads && of.num_kv_heads == facts.num_kv_heads && of.head_dim == facts.head_dim;
+  return !alike && !LayersOfShape(of).empty();
+}
+
 }  // namespace
 
 Attention::~Attention() {
@@ -76,6 +85,9 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
     CacheFacts of = facts;  // profiles are of layers that attend all
     if (const auto other = FindOther(facts); other && other->capacity > facts.capacity) of = *other;
     absl::StatusOr<std::string> found = FindProfile(s.profiles, of, static_cast<int>(LayersOfCache(of).size()));
+    if (const auto other = FindOther(of); absl::IsNotFound(found.status()) && other && other->capacity == of.capacity) {
+      found = FindProfile(s.profiles, *other, static_cast<int>(LayersOfCache(*other).size()));  // swa_full
+    }
     if (found.ok()) {
       path = *std::move(found);
     } else {
@@ -85,6 +97,15 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
   if (path.empty()) return absl::OkStatus();
   absl::StatusOr<Profile> profile = ReadProfile(path);
   if (!profile.ok()) return profile_status_ = profile.status();
+  CodecConfig codec;
+  codec.name = "balanced";
+  const CodeBits bits = CodeBitsOf(profile->head_dim);
+  codec.coarse_bits = bits.coarse, codec.total_bits = bits.total;
+  if (!ValidateBits(codec, profile->head_dim).ok()) {
+    SayOnce(absl::StrCat(path, ": keys of head_dim ", profile->head_dim, " are too wide for the balanced code; the ",
+                         CodecConfig().name, " code is used, which needs no profile"));
+    return absl::OkStatus();
+  }
   profile_ = std::make_shared<const Profile>(*std::move(profile));
   profile_path_ = path;
   return absl::OkStatus();
@@ -112,6 +133,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   config.shortest = std::max<int64_t>(s.min_kv, 1);
   if (profile_ != nullptr) {
     config.geometry.num_layers = profile_->num_layers();
+    StateRopes(facts, profile_.get(), &config.geometry);
     config.codec.name = "balanced";
     config.codec.profile_name = profile_path_;
     config.codec.profile = profile_;
@@ -151,11 +173,13 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
 std::string Attention::MakeStreams(Layer* layer) {
   const CacheFacts& f = layer->facts;
   std::string why;
-  if (const absl::Status status = ReadProfileOf(f); !status.ok()) {
+  const absl::Status status = ReadProfileOf(f);
+  const int number = profile_ == nullptr ? f.layer : NumberInProfile(f, profile_->num_layers());
+  if (!status.ok()) {
     why = std::string(status.message());
-  } else if (profile_ != nullptr &&
-             (!MomentsAreOf(*profile_, f) ||
-              (!contexts_.empty() && contexts_[0]->config().geometry.rope.inv_freq != f.rope.inv_freq))) {
+  } else if (profile_ != nullptr && HasOtherHeads(*profile_, f)) {
+    return kLacked;
+  } else if (profile_ != nullptr && !MomentsAreOf(*profile_, number, f)) {
     return kTurnsOtherwise;
   } else {
     layer->context = ContextOf(f, &why);
@@ -164,19 +188,16 @@ std::string Attention::MakeStreams(Layer* layer) {
     SayOnce(absl::StrCat(why, "; llama.cpp decodes alone"));
     return why;
   }
-  int number = f.layer;
   if (profile_ != nullptr) {
-    // Profiles count the layers of one cache from 0. One of more layers counts those of the model, of which this cache
-    // may hold a part.
-    const std::vector<int> layers = LayersOfCache(f);
-    if (const auto other = FindOther(f); other && other->capacity > f.capacity) {
-      if (LayersOfCache(*other).size() == static_cast<size_t>(profile_->num_layers())) return kLacked;
-    }
-    if (layers.size() == static_cast<size_t>(profile_->num_layers())) {
-      number = static_cast<int>(std::lower_bound(layers.begin(), layers.end(), f.layer) - layers.begin());
+    const auto layers = static_cast<size_t>(profile_->num_layers());
+    if (const auto other = FindOther(f); other && LayersOfCache(*other).size() == layers) {
+      const bool either = other->capacity == f.capacity && LayersOfCache(f).size() == layers;  // swa_full
+      if (other->capacity >= f.capacity && !either) return kLacked;
     }
   }
-  if (number >= layer->context->config().geometry.num_layers) return kLacked;
+  const Geometry& geometry = layer->context->config().geometry;
+  if (number >= geometry.num_layers) return kLacked;
+  if (profile_ != nullptr && geometry.RopeOf(number).inv_freq != f.rope.inv_freq) return kTurnsOtherwise;
   layer->gate = std::make_unique<LayerGate>(settings().gate, f.layer);
   // Before anything of its rows is kept.
   if (!Listen(f.buffer, this) || !Listen(f.value_buffer, this)) return "a buffer of another build of ggml";

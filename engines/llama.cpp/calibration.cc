@@ -41,9 +41,9 @@ std::string ModelName(const std::string& path) {
 
 // The profile as one of Hugging Face's layout, which GGUFs of many models change.
 Profile InHalves(Profile profile) {
-  Rope halves;
+  const auto rope = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
+  Rope halves = rope.ok() ? *rope : Rope();
   halves.style = Rope::Style::kHalfSplit;
-  halves.inv_freq.resize(profile.head_dim / 2);
   return *InLayout(std::make_shared<const Profile>(std::move(profile)), halves);
 }
 
@@ -107,27 +107,50 @@ int Calibration::NumberOf(const CacheFacts& facts) {
 }
 
 bool Calibration::SameModel(const CacheFacts& facts) const {
+  const int number = NumberOf(facts);
   return facts.num_q_heads == facts_.num_q_heads && facts.num_kv_heads == facts_.num_kv_heads &&
-         facts.head_dim == facts_.head_dim && NumberOf(facts) < static_cast<int>(layers_.size()) &&
-         facts.rope.style == facts_.rope.style && facts.rope.inv_freq == facts_.rope.inv_freq;
+         facts.head_dim == facts_.head_dim && number < static_cast<int>(layers_.size()) &&
+         facts.rope.inv_freq == layers_[number].rope.inv_freq;
 }
 
-bool Calibration::Begin(const void* context, const CacheFacts& facts) {
+std::optional<bool> Calibration::Slides(const CacheFacts& facts) const {
+  const std::optional<CacheFacts> other = FindOther(facts);
+  if (!other || other->capacity < facts.capacity) return false;
+  if (other->capacity > facts.capacity) return true;
+  if (sliding_ == nullptr) return std::nullopt;
+  return facts.buffer == sliding_;
+}
+
+void Calibration::Compare(const CacheFacts& facts, const AttentionNode& node) {
+  const std::optional<CacheFacts> other = FindOther(facts);
+  std::vector<CellRun> runs;
+  if (sliding_ != nullptr || !other || other->capacity != facts.capacity) return;
+  if (!node.CellsSeen(node.num_tokens - 1, 0, &runs)) return;
+  if (facts.layer <= std::exchange(attending_, facts.layer)) attended_.clear();  // another batch
+  int64_t& cells = attended_[facts.buffer];
+  cells = 0;
+  for (const CellRun& run : runs) cells += run.end - run.begin;
+  const auto beside = attended_.find(other->buffer);
+  if (beside == attended_.end() || beside->second == cells) return;
+  sliding_ = beside->second < cells ? beside->first : facts.buffer;
+}
+
+bool Calibration::Begin(const void* context, const CacheFacts& facts, bool first) {
   if (!Measures(context)) return false;
-  if (const std::optional<CacheFacts> other = FindOther(facts)) {
-    if (other->capacity > facts.capacity) return false;  // layers that slide
-    if (other->capacity == facts.capacity) {
-      Stop("layers that slide have as many cells as those that attend all (swa_full), and cannot be told from them");
-      return false;
-    }
-  }
+  if (Slides(facts).value_or(true) || (builder_ == nullptr && !first)) return false;
   if (builder_ == nullptr) {
     facts_ = facts;
-    layers_.resize(LayersOfCache(facts).size());
+    layers_.clear();
+    for (const CacheFacts& layer : FactsOfCache(facts)) {
+      layers_.emplace_back().rope = layer.rope;
+      if (layer.rope.stated() || !facts.rope.stated()) continue;
+      Stop(absl::StrCat("layer ", layer.layer, " has a RoPE of a kind that a profile cannot state"));
+      return false;
+    }
     builder_ = std::make_unique<ProfileBuilder>(static_cast<int>(layers_.size()), facts.num_q_heads, facts.num_kv_heads,
                                                 facts.head_dim);
   } else if (!SameModel(facts)) {
-    if (context_ == context) Stop("layers differ in their heads or their RoPE, and a profile states one for all");
+    if (context_ == context) Stop("layers differ in their heads, or in their RoPE from batch to batch");
     return false;
   }
   context_ = context;
@@ -139,14 +162,15 @@ bool Calibration::Begin(const void* context, const CacheFacts& facts) {
 bool Calibration::ReadPositions(const ggml_tensor* keys) {
   positions_.clear();
   const ggml_tensor* rope = FindRope(keys);
-  if (rope == nullptr && !facts_.rope.stated()) {  // moments as observed: only the order of the tokens counts
+  const bool turns = std::any_of(layers_.begin(), layers_.end(), [](const Layer& l) { return l.rope.turns(); });
+  if (rope == nullptr && !turns) {  // only the order of the tokens counts
     const int64_t first = tokens_ > 0 ? kSink + tokens_ : 0;
     for (int64_t t = 0; t < keys->ne[1]; ++t) positions_.push_back(static_cast<int32_t>(first + t));
     return true;
   }
   const ggml_tensor* positions = rope == nullptr ? nullptr : rope->src[1];
   if (!facts_.rope.stated()) {
-    Stop("this model's RoPE is of a kind that a profile cannot state");
+    Stop(absl::StrCat("layer ", facts_.layer, " has a RoPE of a kind that a profile cannot state"));
   } else if (layers_.size() < 2) {
     Stop("a model of one layer cannot be measured");
   } else if (positions == nullptr || positions->type != GGML_TYPE_I32 || positions->ne[0] != keys->ne[1] ||
@@ -171,10 +195,9 @@ void Calibration::RecordRows(const void* context, const ggml_tensor* node) {
   CacheFacts facts;
   if (done_ || !FindFacts(keys ? root->data : KeysOfValues(root->data), &facts)) return;
   const int layer = NumberOf(facts);
-  const std::optional<CacheFacts> other = FindOther(facts);
-  const bool first = keys && layer == 0 && !(other && other->capacity > facts.capacity);
+  const bool first = keys && layer == 0 && Slides(facts) == false;
   if (first && tokens_ >= settings().calibrate_tokens && Measures(context)) return Write();
-  if (!Begin(context, facts) || (first && !ReadPositions(rows))) return;
+  if (!Begin(context, facts, first) || (first && !ReadPositions(rows))) return;
   if (!HoldsRows(rows)) return Stop("keys or values are written in an order that is not known");
   if (keys) {
     AddKeys(layer, rows);
@@ -205,7 +228,7 @@ void Calibration::AddWaiting(int layer, int64_t count) {
   const int64_t width = int64_t{facts_.num_kv_heads} * facts_.head_dim;
   count = std::min(count, static_cast<int64_t>(l.keys.size()) / width);
   if (count == 0) return;
-  builder_->AddKeys(layer, l.keys.data(), count, l.first, facts_.rope);
+  builder_->AddKeys(layer, l.keys.data(), count, l.first, l.rope);
   l.keys.erase(l.keys.begin(), l.keys.begin() + count * width);
   l.first += count;
 }
@@ -225,7 +248,9 @@ void Calibration::AddValues(int layer, const ggml_tensor* rows) {
 void Calibration::RecordQueries(const void* context, const AttentionNode& node) {
   const std::lock_guard<std::mutex> lock(mutex_);
   CacheFacts facts;
-  if (done_ || !FindFacts(RootOf(node.keys)->data, &facts) || !Begin(context, facts)) return;
+  if (done_ || !FindFacts(RootOf(node.keys)->data, &facts)) return;
+  if (Measures(context)) Compare(facts, node);
+  if (!Begin(context, facts)) return;
   if (node.num_tokens * node.num_streams != static_cast<int64_t>(positions_.size())) {
     return Stop("queries come in an order that is not known");
   }
@@ -240,7 +265,7 @@ void Calibration::RecordQueries(const void* context, const AttentionNode& node) 
       }
     }
     TurnBack(floats_.data(), floats_.size(), RotationOf(node.queries));
-    builder_->AddQueries(layer, floats_.data(), static_cast<int64_t>(count), position, facts_.rope);
+    builder_->AddQueries(layer, floats_.data(), static_cast<int64_t>(count), position, layers_[layer].rope);
     if (layer == 0) tokens_ += static_cast<int64_t>(count);
   });
 }
@@ -251,6 +276,11 @@ void Calibration::Finish() {
 }
 
 void Calibration::Write() {
+  if (builder_ == nullptr && attended_.size() > 1 && sliding_ == nullptr) {
+    return Stop(
+        "layers that slide have as many cells as those that attend all (swa_full), and no text was longer than their "
+        "window: read a longer one, or turn swa_full off");
+  }
   if (builder_ == nullptr) {
     return Stop(refused_.empty() ? "no attention was seen (flash attention must be on: -fa on)"
                                  : absl::StrCat("nothing was measured: ", refused_));
@@ -265,8 +295,15 @@ void Calibration::Write() {
   profile->model = ModelName(path);
   profile->licence = "unstated";
   profile->texts = {"what llama.cpp read while it was measured"};
-  profile->rope_json = RopeJson(facts_.rope);
-  profile->rope_style = facts_.rope.style;
+  const auto turning = std::find_if(layers_.begin(), layers_.end(), [](const Layer& l) { return l.rope.turns(); });
+  const Rope& rope = turning == layers_.end() ? facts_.rope : turning->rope;
+  LayerRopes others;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (layers_[layer].rope.inv_freq != rope.inv_freq) others[static_cast<int>(layer)] = layers_[layer].rope;
+  }
+  profile->rope_json = RopeJson(rope);
+  profile->layer_ropes_json = LayerRopesJson(others);
+  profile->rope_style = rope.style;
   const Profile halves = InHalves(*std::move(profile));
   absl::Status status = WriteProfile(halves, ProfilePrecision::kFloat16, path);
   const bool too_large = absl::IsInvalidArgument(status);  // for fp16; what fp32 cannot hold is refused again

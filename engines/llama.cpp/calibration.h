@@ -4,8 +4,10 @@
 #define SEINE_ENGINES_LLAMA_CPP_CALIBRATION_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,11 +42,17 @@ class Calibration {
   struct Layer {
     std::vector<float> keys;  // [tokens][KV heads][head_dim], that wait for a whole window
     int64_t first = 0;        // position of the first of them
+    Rope rope;
   };
 
   // All of these under mutex_.
   bool Measures(const void* context) const { return context_ == nullptr || context_ == context; }
-  bool Begin(const void* context, const CacheFacts& facts);  // false: this context is not measured
+  // `first`: a batch's first row of keys, with which measuring begins. False: this context is not measured.
+  bool Begin(const void* context, const CacheFacts& facts, bool first = false);
+  // Of two caches of equally many cells (swa_full) the one whose layers were seen to attend fewer slides. Absent: there
+  // is another of as many, and neither was seen to.
+  std::optional<bool> Slides(const CacheFacts& facts) const;
+  void Compare(const CacheFacts& facts, const AttentionNode& node);
   bool ReadPositions(const ggml_tensor* keys);
   bool SameModel(const CacheFacts& facts) const;
   static int NumberOf(const CacheFacts& facts);  // of a layer, as the profile counts it
@@ -60,11 +68,14 @@ class Calibration {
   std::string refused_;
   const void* context_ = nullptr;  // that is measured
   std::unique_ptr<ProfileBuilder> builder_;
-  CacheFacts facts_;                // of the model's first layer
-  std::vector<Layer> layers_;       // of the model
-  std::vector<int32_t> positions_;  // of the batch's tokens, read at its first layer
-  std::vector<float> floats_;       // scratch
-  int64_t tokens_ = 0;              // that were measured, of the first layer
+  CacheFacts facts_;                         // of the model's first layer
+  std::map<const void*, int64_t> attended_;  // by the last token of the batch: cells of a buffer
+  int attending_ = -1;                       // the batch's last layer that was compared
+  const void* sliding_ = nullptr;            // the buffer of the layers that slide
+  std::vector<Layer> layers_;                // of the model
+  std::vector<int32_t> positions_;           // of the batch's tokens, read at its first layer
+  std::vector<float> floats_;                // scratch
+  int64_t tokens_ = 0;                       // that were measured, of the first layer
 };
 
 }  // namespace seine::llama

@@ -57,16 +57,20 @@ SEINE_GGML_CALL(size_t, ggml_backend_buffer_get_size, (ggml_backend_buffer_t buf
 SEINE_GGML_CALL(ggml_backend_buffer_type_t, ggml_backend_buffer_get_type, (ggml_backend_buffer_t buffer), (buffer))
 SEINE_GGML_CALL(ggml_backend_buffer_usage, ggml_backend_buffer_get_usage, (ggml_backend_buffer_t buffer), (buffer))
 SEINE_GGML_CALL(bool, ggml_backend_buffer_is_host, (ggml_backend_buffer_t buffer), (buffer))
+SEINE_GGML_CALL(ggml_backend_dev_t, ggml_backend_buft_get_device, (ggml_backend_buffer_type_t type), (type))
 SEINE_GGML_CALL(bool, ggml_backend_buft_is_host, (ggml_backend_buffer_type_t type), (type))
 SEINE_GGML_CALL(ggml_backend_reg_t, ggml_backend_dev_backend_reg, (ggml_backend_dev_t device), (device))
 SEINE_GGML_CALL(ggml_backend_buffer_type_t, ggml_backend_dev_buffer_type, (ggml_backend_dev_t device), (device))
 SEINE_GGML_CALL(ggml_backend_dev_t, ggml_backend_dev_by_type, (enum ggml_backend_dev_type type), (type))
+SEINE_GGML_CALL(enum ggml_backend_dev_type, ggml_backend_dev_type, (ggml_backend_dev_t device), (device))
 SEINE_GGML_CALL(ggml_backend_t, ggml_backend_dev_init, (ggml_backend_dev_t device, const char* with), (device, with))
 SEINE_GGML_CALL(void, ggml_backend_free, (ggml_backend_t backend), (backend))
 SEINE_GGML_CALL(ggml_backend_dev_t, ggml_backend_get_device, (ggml_backend_t backend), (backend))
 SEINE_GGML_CALL(ggml_status, ggml_backend_graph_compute, (ggml_backend_t backend, ggml_cgraph* graph), (backend, graph))
 SEINE_GGML_CALL(void*, ggml_backend_reg_get_proc_address, (ggml_backend_reg_t registry, const char* name),
                 (registry, name))
+SEINE_GGML_CALL(void, ggml_backend_tensor_get, (const ggml_tensor* tensor, void* data, size_t offset, size_t size),
+                (tensor, data, offset, size))
 SEINE_GGML_CALL(void, ggml_build_forward_expand, (ggml_cgraph * graph, ggml_tensor* tensor), (graph, tensor))
 SEINE_GGML_CALL(ggml_tensor*, ggml_custom_4d,
                 (ggml_context * context, ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3,

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "ggml-backend.h"
 
@@ -47,6 +48,19 @@ std::optional<DType> RowTypeOf(const ggml_tensor* cache) {
       return std::nullopt;
   }
 }
+
+namespace {
+
+// Returns true if a node's keys or values lie as llama.cpp's caches do: [head_dim, cells, heads, streams] of
+// [head_dim * heads, cells, streams].
+bool LiesAsCache(const ggml_tensor* rows) {
+  const ggml_tensor* root = RootOf(rows);
+  return rows->nb[1] == root->nb[1] && rows->nb[2] == BytesOf(*RowTypeOf(rows), rows->ne[0]) &&
+         rows->nb[2] * rows->ne[2] <= rows->nb[1] && (rows->ne[3] == 1 || rows->nb[3] == root->nb[2]) &&
+         root->ne[3] == 1;
+}
+
+}  // namespace
 
 int64_t RowIndex(const ggml_tensor* indices, int64_t i) {
   const char* at = static_cast<const char*>(indices->data) + i * indices->nb[0];
@@ -101,10 +115,14 @@ const char* AttentionNode::Unfit() const {
   }
   if (queries->type != GGML_TYPE_F32 || node->type != GGML_TYPE_F32) return "queries of another type than f32";
   if (mask == nullptr || mask->type != GGML_TYPE_F16) return "no mask";
+  if (mask->ne[2] != 1) return "a mask for each head";
   if (sinks != nullptr && sinks->type != GGML_TYPE_F32) return "attention sinks of another type than f32";
   if (max_bias != 0) return "ALiBi";
   if (const char* why = UnfitShape(head_dim, static_cast<int>(values->ne[0]), num_q_heads, num_kv_heads)) return why;
   if (!IsKeyCache(RootOf(keys)) || !IsValueCache(RootOf(values))) return "keys that lie in no cache";
+  if (!LiesAsCache(keys) || !LiesAsCache(values) || queries->ne[3] != num_streams || values->ne[3] != num_streams) {
+    return "a cache that is laid out otherwise than llama.cpp's";
+  }
   return nullptr;
 }
 
@@ -275,16 +293,22 @@ std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
   return found;
 }
 
-std::vector<int> LayersOfCache(const CacheFacts& facts) {
+std::vector<CacheFacts> FactsOfCache(const CacheFacts& facts) {
   // What was learnt of a context that is gone may name a buffer at the same address.
   const auto* base = static_cast<const uint8_t*>(ggml_backend_buffer_get_base(facts.buffer));
   const uint8_t* const end = base + ggml_backend_buffer_get_size(facts.buffer);
-  std::vector<int> layers;
+  std::map<int, CacheFacts> layers;
   for (const CacheFacts& other : LayersOfShape(facts)) {
-    if (other.buffer == facts.buffer && other.keys >= base && other.keys < end) layers.push_back(other.layer);
+    if (other.buffer == facts.buffer && other.keys >= base && other.keys < end) layers.emplace(other.layer, other);
   }
-  std::sort(layers.begin(), layers.end());
-  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+  std::vector<CacheFacts> found;
+  for (auto& [layer, other] : layers) found.push_back(std::move(other));
+  return found;
+}
+
+std::vector<int> LayersOfCache(const CacheFacts& facts) {
+  std::vector<int> layers;
+  for (const CacheFacts& other : FactsOfCache(facts)) layers.push_back(other.layer);
   return layers;
 }
 
@@ -339,6 +363,15 @@ const ggml_tensor* FindAmong(const ggml_tensor* rows, Is is) {
   return nullptr;
 }
 
+// Returns true if rows are computed of nothing that turns: what they come of was followed to a weight, and parts of
+// heads were not joined on the way.
+bool NothingTurns(const ggml_tensor* rows) {
+  const ggml_tensor* node = FindAmong(rows, [](const ggml_tensor* of) {
+    return of->op == GGML_OP_ROPE || of->op == GGML_OP_CONCAT || (of->op == GGML_OP_NONE && of->view_src == nullptr);
+  });
+  return node != nullptr && node->op == GGML_OP_NONE;
+}
+
 }  // namespace
 
 const ggml_tensor* FindRope(const ggml_tensor* turned) {
@@ -350,6 +383,17 @@ int RotationOf(const ggml_tensor* rows) {
   return node == nullptr ? 0 : static_cast<int>(node->src[0]->ne[0]);
 }
 
+bool ComesFromGpu(const ggml_tensor* rows) {
+  const ggml_tensor* product = FindAmong(
+      rows, [](const ggml_tensor* node) { return node->op == GGML_OP_MUL_MAT && RotationIn(node) == nullptr; });
+  const ggml_tensor* weights = product == nullptr ? nullptr : RootOf(product->src[0]);
+  if (weights == nullptr || weights->buffer == nullptr) return false;
+  // The CPU has buffers of weights that are no host's: turned for its kernels.
+  ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(weights->buffer));
+  return device != nullptr && !ggml_backend_buffer_is_host(weights->buffer) &&
+         ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
 bool IsOnHost(const ggml_tensor* tensor) {
   const ggml_tensor* root = RootOf(tensor);
   return tensor->data != nullptr && (root->buffer == nullptr || ggml_backend_buffer_is_host(root->buffer));
@@ -357,7 +401,10 @@ bool IsOnHost(const ggml_tensor* tensor) {
 
 Rope RopeOf(const ggml_tensor* turned, bool stretched) {
   const ggml_tensor* rope = FindRope(turned);
-  if (rope == nullptr) return {};
+  if (rope == nullptr && !NothingTurns(turned)) return {};
+  Rope out;
+  out.inv_freq.resize(turned->ne[0] / 2);
+  if (rope == nullptr) return out;
   const int dims = rope->op_params[1], mode = rope->op_params[2], original = rope->op_params[4];
   float base, scale, extrapolation, beta_fast, beta_slow;
   std::memcpy(&base, &rope->op_params[5], sizeof(float));
@@ -366,26 +413,37 @@ Rope RopeOf(const ggml_tensor* turned, bool stretched) {
   std::memcpy(&beta_fast, &rope->op_params[9], sizeof(float));
   std::memcpy(&beta_slow, &rope->op_params[10], sizeof(float));
   const bool neighbours = mode == GGML_ROPE_TYPE_NORMAL;
-  if (dims != rope->ne[0] || !(neighbours || mode == GGML_ROPE_TYPE_NEOX)) return {};
-  const ggml_tensor* factors = rope->src[2];
-  if (factors != nullptr && !IsOnHost(factors)) return {};
+  constexpr int kOffset = 15;  // the parameter of the first coordinate that turns, where it is not the head's
+  const bool known = neighbours || mode == GGML_ROPE_TYPE_NEOX;
+  if (rope->ne[0] != turned->ne[0] || dims > rope->ne[0] || rope->op_params[kOffset] != 0 || !known) return {};
+  std::vector<float> factors;
+  if (const ggml_tensor* held = rope->src[2]) {
+    if (held->data == nullptr || ggml_nbytes(held) < dims / 2 * sizeof(float)) return {};
+    factors.resize(dims / 2);
+    if (IsOnHost(held)) {
+      std::memcpy(factors.data(), held->data, factors.size() * sizeof(float));
+    } else {
+      ggml_backend_tensor_get(held, factors.data(), 0, factors.size() * sizeof(float));
+    }
+  }
   // YaRN's ramp between coordinates that turn as they did in training and those that are stretched (its section 3.2).
   const auto corrected = [&](double turns) {
     return dims * std::log(original / (turns * 2 * M_PI)) / (2 * std::log(static_cast<double>(base)));
   };
   const double low = std::max(0.0, std::floor(corrected(beta_fast)));
   const double high = std::min(dims - 1.0, std::ceil(corrected(beta_slow)));
-  Rope out;
+  constexpr double kSlowest = 1e-12;  // radians a token: what factors put to sleep, as Gemma 4's, does not turn
+  if (dims < rope->ne[0]) out.rotary_dim = dims;
   out.style = neighbours ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
   for (int i = 0; i < dims / 2; ++i) {
     double own = std::pow(static_cast<double>(base), -2.0 * i / dims);
-    if (factors != nullptr) own /= static_cast<const float*>(factors->data)[i];
+    if (!factors.empty()) own /= factors[i];
     double frequency = stretched ? scale * own : own;
     if (stretched && extrapolation != 0) {
       const double ramp = 1 - std::clamp((i - low) / std::max(.001, high - low), 0.0, 1.0);
       frequency = frequency * (1 - ramp * extrapolation) + own * ramp * extrapolation;
     }
-    out.inv_freq.push_back(frequency);
+    out.inv_freq[i] = frequency < kSlowest ? 0 : frequency;
   }
   return out;
 }

@@ -88,6 +88,7 @@ bool FindFacts(const void* keys, CacheFacts* facts);
 void Forget(const void* keys);
 // Layers of the model of that shape whose caches lie in the same buffer, ascending: those that attend all, or those
 // that slide. Profiles count them from 0.
+std::vector<CacheFacts> FactsOfCache(const CacheFacts& facts);
 std::vector<int> LayersOfCache(const CacheFacts& facts);
 // Facts of a layer of the model whose cache lies in another buffer, the one with the most cells: has it more, this
 // one's layers slide. Absent: there is none.
@@ -102,10 +103,13 @@ const ggml_tensor* FindRope(const ggml_tensor* turned);
 // llama.cpp multiplies queries, keys and values by Walsh-Hadamard matrices of so many rows before it quantises a cache,
 // unless LLAMA_ATTN_ROT_DISABLE is set. 0: these come without.
 int RotationOf(const ggml_tensor* rows);
+// Returns true if these rows are a product of weights that lie on a GPU, which then computes the layer's nodes.
+bool ComesFromGpu(const ggml_tensor* rows);
 // Returns true if its data is there and the CPU can read it.
 bool IsOnHost(const ggml_tensor* tensor);
-// Read off that node. Not stated: there is none, or of a kind that a profile's moments cannot be carried through.
-// Frequency factors are read where the data is there. `stretched`: with YaRN and the scale of positions.
+// Read off that node; frequencies are 0 where there is none. Not stated: it is of a kind that a profile's moments
+// cannot be carried through. Frequency factors are read where there is data, of a GPU too. `stretched`: with YaRN and
+// the scale of positions.
 Rope RopeOf(const ggml_tensor* turned, bool stretched = true);
 
 }  // namespace seine::llama

@@ -78,7 +78,14 @@ bool Supports(ggml_backend_dev_t, const ggml_tensor* op) {
       }
       Learn(node);
       if (calibration != nullptr) return calibration->measuring();
-      if (node.num_tokens > kMostTokens) return settings().prompt != "off" && mode() != Mode::kDecode;
+      if (node.num_tokens > kMostTokens) {
+        // Where the cache stays in RAM (-nkvo), a GPU is worth its copy.
+        if (ComesFromGpu(node.queries)) {
+          SayOnce("prompts of layers that lie on a GPU are left to it");
+          return false;
+        }
+        return settings().prompt != "off" && mode() != Mode::kDecode;
+      }
       return node.num_cells >= settings().min_kv;
     }
     case GGML_OP_MUL_MAT:

@@ -20,8 +20,12 @@ namespace {
 // llama.cpp's frequencies come of an fp32 base, and factors in fp32.
 constexpr double kTolerance = 1e-4;
 
-bool TurnAlike(const Rope& a, const Rope& b) {
-  return std::equal(a.inv_freq.begin(), a.inv_freq.end(), b.inv_freq.begin(), b.inv_freq.end(),
+bool TurnAlike(const Rope& profile, const Rope& graph) {
+  if (!graph.stated()) return !profile.stated();  // of a kind that no profile states
+  if (!profile.turns() && !graph.turns()) return true;
+  const bool halved = profile.style == Rope::Style::kHalfSplit && graph.style == Rope::Style::kHalfSplit;
+  if (halved && profile.half() != graph.half()) return false;
+  return std::equal(profile.inv_freq.begin(), profile.inv_freq.end(), graph.inv_freq.begin(), graph.inv_freq.end(),
                     [](double x, double y) { return std::abs(x - y) <= kTolerance * std::max(x, y); });
 }
 
@@ -29,13 +33,37 @@ bool TurnsAs(const Rope& rope, const CacheFacts& facts) {
   return TurnAlike(rope, facts.rope) || TurnAlike(rope, facts.plain_rope);
 }
 
+// RoPE as a profile states it: of short texts, and as LongRoPE turns in long ones.
+struct StatedRopes {
+  // `header`: a Profile or its header, which are read from a file.
+  template <typename Header>
+  static StatedRopes Of(const Header& header) {
+    StatedRopes stated;
+    for (const int64_t length : {int64_t{1}, int64_t{INT32_MAX}}) {
+      auto rope = ParseRope(header.rope_json, header.head_dim, header.rope_style, length);
+      auto others = ParseLayerRopes(header.layer_ropes_json, header.head_dim, header.rope_style, length);
+      if (rope.ok() && others.ok()) stated.ropes.emplace_back(*std::move(rope), *std::move(others));
+    }
+    return stated;
+  }
+  // Returns true if the graph's layer turns as the profile's layer `number` does.
+  bool Fit(int number, const CacheFacts& facts) const {
+    return std::any_of(ropes.begin(), ropes.end(),
+                       [&](const auto& of) { return TurnsAs(RopeOfLayer(of.first, of.second, number), facts); });
+  }
+
+  std::vector<std::pair<Rope, LayerRopes>> ropes;
+};
+
 bool Fits(const ProfileHeader& profile, const CacheFacts& facts, int num_layers) {
   if (profile.num_layers != num_layers || profile.num_q_heads != facts.num_q_heads ||
       profile.num_kv_heads != facts.num_kv_heads || profile.head_dim != facts.head_dim) {
     return false;
   }
-  const absl::StatusOr<Rope> rope = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
-  return rope.ok() && TurnsAs(*rope, facts);
+  const StatedRopes stated = StatedRopes::Of(profile);
+  const std::vector<CacheFacts> layers = FactsOfCache(facts);
+  return std::all_of(layers.begin(), layers.end(),
+                     [&](const CacheFacts& layer) { return stated.Fit(NumberInProfile(layer, num_layers), layer); });
 }
 
 // Names of the folder's *.safetensors, sorted.
@@ -76,11 +104,36 @@ absl::StatusOr<std::string> FindProfile(const std::string& folder, const CacheFa
                                                     "; name one by SEINE_PROFILE"));
 }
 
-bool MomentsAreOf(const Profile& profile, const CacheFacts& facts) {
-  const absl::StatusOr<Rope> rope = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
-  if (!rope.ok() || !rope->stated() || TurnsAs(*rope, facts)) return true;
+int NumberInProfile(const CacheFacts& facts, int num_layers) {
+  const std::vector<int> layers = LayersOfCache(facts);
+  if (layers.size() != static_cast<size_t>(num_layers)) return facts.layer;
+  return static_cast<int>(std::lower_bound(layers.begin(), layers.end(), facts.layer) - layers.begin());
+}
+
+bool MomentsAreOf(const Profile& profile, int number, const CacheFacts& facts) {
+  const StatedRopes stated = StatedRopes::Of(profile);
+  if (profile.rope_json.empty() || stated.Fit(number, facts)) return true;
   const std::vector<CacheFacts> layers = LayersOfShape(facts);
-  return std::none_of(layers.begin(), layers.end(), [&](const CacheFacts& other) { return TurnsAs(*rope, other); });
+  return std::none_of(layers.begin(), layers.end(), [&](const CacheFacts& other) { return stated.Fit(number, other); });
+}
+
+void StateRopes(const CacheFacts& facts, const Profile* profile, Geometry* geometry) {
+  const std::vector<CacheFacts> layers = FactsOfCache(facts);
+  const auto turning = std::find_if(layers.begin(), layers.end(), [](const auto& layer) { return layer.rope.turns(); });
+  geometry->rope = turning == layers.end() ? facts.rope : turning->rope;
+  if (turning == layers.end()) return;
+  if (profile != nullptr) {
+    auto others = ParseLayerRopes(profile->layer_ropes_json, profile->head_dim, profile->rope_style, /*length=*/1);
+    if (others.ok()) geometry->layer_ropes = *std::move(others);  // a file that is read has right ones
+    for (auto& [number, rope] : geometry->layer_ropes) {
+      rope.style = geometry->rope.style, rope.rotary_dim = geometry->rope.rotary_dim;
+    }
+  }
+  for (const CacheFacts& layer : layers) {
+    const int number = NumberInProfile(layer, geometry->num_layers);
+    geometry->layer_ropes.erase(number);
+    if (layer.rope.inv_freq != geometry->rope.inv_freq) geometry->layer_ropes[number] = layer.rope;
+  }
 }
 
 }  // namespace seine::llama

@@ -109,6 +109,7 @@ struct Family {
   bool is_tied = false;            // the embeddings are the output's rows too
   bool gate_in_up = false;         // one matrix for both
   bool half_turns = false;         // half of head_dim is turned by RoPE
+  bool norms_have_biases = false;  // stablelm
   bool experts_and_sinks = false;  // gpt-oss
 };
 constexpr Family kFamilies[] = {
@@ -122,6 +123,8 @@ constexpr Family kFamilies[] = {
     {.name = "granite"},
     {.name = "smollm3"},
     {.name = "phi3", .gate_in_up = true, .half_turns = true},
+    {.name = "glm4", .post_norms = true, .gate_in_up = true, .half_turns = true},
+    {.name = "stablelm", .half_turns = true, .norms_have_biases = true},
     {.name = "olmo2", .post_norms = true, .pre_norms = false, .norms_all_heads = true},
     {.name = "exaone4", .post_norms = true, .pre_norms = false, .norms_each_head = true},
     {.name = "cohere2", .slides = true, .one_norm = true, .is_tied = true},
@@ -204,6 +207,9 @@ void AddLayer(const ModelShape& s, const Family& family, int layer, Writer* out)
   if (family.post_norms) out->Add(block + "post_ffw_norm.weight", s.embedding, 1, 1, 0);
   const bool own_norm = family.pre_norms && !family.one_norm && !family.experts_and_sinks;
   if (own_norm) out->Add(block + "ffn_norm.weight", s.embedding, 1, 1, 0);
+  for (const char* norm : {"attn_norm.bias", "ffn_norm.bias"}) {
+    if (family.norms_have_biases) out->Add(block + norm, s.embedding, 1, 0, .1f);
+  }
   AddFeedForward(s, family, block, from_embedding, out);
 }
 
@@ -267,7 +273,10 @@ bool WriteRandomModel(const ModelShape& s, uint32_t seed, const std::string& pat
   }
   if (s.architecture == "granite" || s.architecture == "cohere2") set_float("logit_scale", 1);
   if (s.architecture == "gemma3") set_float("rope.freq_base_swa", s.rope_base / 10);
-  set_float(s.architecture == "cohere2" ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f);
+  if (family->norms_have_biases) out.Add("output_norm.bias", s.embedding, 1, 0, .1f);
+  set_float(s.architecture == "cohere2" || s.architecture == "stablelm" ? "attention.layer_norm_epsilon"
+                                                                        : "attention.layer_norm_rms_epsilon",
+            1e-5f);
   set_float("rope.freq_base", s.rope_base);
   const float of_logits = 2 / std::sqrt(static_cast<float>(s.embedding));
   out.Add("token_embd.weight", s.embedding, s.vocabulary, 0, family->is_tied ? of_logits : 1);

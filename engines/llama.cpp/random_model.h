@@ -12,9 +12,10 @@ struct ModelShape {
   // "llama"; "qwen2": keys turn in halves and have biases; "qwen3": queries and keys are normed; "gemma2": every other
   // layer slides, and logits are capped; "gemma3": every other layer slides, and turns by another base; "gemma4": those
   // that slide have heads of half the dimension besides; "lfm2": every other layer is a convolution, with a state of
-  // its own; "granite": logits have a scale of their own; "smollm3": the fourth layer does not turn; "phi3": half of
-  // head_dim turns; "olmo2", "exaone4": norms behind; "cohere2": every other layer slides, the others do not turn;
-  // "gpt-oss": sinks, experts, every other layer slides. In lfm2, phi3, olmo2, exaone4 and cohere2 embedding = q_heads
+  // its own; "granite": logits have a scale of their own; "smollm3": the fourth layer does not turn; "phi3", "glm4",
+  // "stablelm": half of head_dim turns, of glm4 neighbours; "olmo2", "exaone4": norms behind; "cohere2": every other
+  // layer slides, the others do not turn; "gpt-oss": sinks, experts, every other layer slides. In lfm2, phi3, stablelm,
+  // olmo2, exaone4 and cohere2 embedding = q_heads
   // * head_dim.
   std::string architecture = "llama";
   int layers = 2, embedding = 128, feed_forward = 256;

@@ -39,6 +39,9 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --shares N,N,... what sparse prompts change alone: each text read exactly and over each share of attention, as .9,.95, then
                    --steps tokens behind each
   --prompt MODE    how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts SEINE_PROMPT)
+  --peer-server S  times another server over the same prompts as well: a llama-server to start (of llama.cpp or
+                   ik_llama.cpp; "PATH -option..." where it has options of its own), or the URL of one that runs,
+                   which may be any that has OpenAI's /v1/completions. Of decoding as it is by default, and of --whole
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
@@ -64,7 +67,7 @@ die() {
   exit 1
 }
 
-model='' texts='' fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0
+model='' texts='' peer='' ctk=f16 ctv=f16 threads=2 fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0
 native=ON target=''
 more=()
 while (($# > 0)); do
@@ -87,7 +90,11 @@ while (($# > 0)); do
   --cells) CELLS=$2 ;;
   --steps) STEPS=$2 ;;
   --weights) WEIGHTS=$2 weights_given=1 ;;
-  --context | -ctk | -ctv | --yarn | --top-k | --threads | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
+  -ctk) ctk=$2 && more+=("$1" "$2") ;;
+  -ctv) ctv=$2 && more+=("$1" "$2") ;;
+  --threads) threads=$2 && more+=("$1" "$2") ;;
+  --peer-server) peer=$2 ;;
+  --context | --yarn | --top-k | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
   -o) FORMAT=$2 ;;
@@ -168,7 +175,7 @@ if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
   if ! { cmake --preset "$preset" -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" &&
-    cmake --build --preset "$preset" --target llama_plugin_test llama_ggml_test llama_bench_test llama_remote_test llama_session_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
+    cmake --build --preset "$preset" --target llama_plugin_test llama_ggml_test llama_offload_test llama_backend_ops_test llama_bench_test llama_remote_test llama_session_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
     tail -n 40 "$BUILD/test.log" >&2
     die "building the plug-in's tests failed: $BUILD/test.log"
   fi
@@ -211,6 +218,10 @@ pages = ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]
 PYTHON
   texts=$BUILD/reference.txt,$BUILD/modules.txt,$BUILD/pages.txt
   [[ " ${more[*]-} " != *" --repeat "* ]] || texts=$BUILD/reference.txt # times alone
+fi
+if [[ -n $peer ]]; then
+  printf -v peer '%q ' python3 "$PWD/engines/llama.cpp/bench/peer.py" --server "$peer" --model "$model" --threads "$threads" -ctk "$ctk" -ctv "$ctv"
+  more+=(--peer "$peer")
 fi
 # Measured once by the plug-in, where SEINE_PROFILE is not said.
 if ((random || gemma)) && [[ -z ${SEINE_PROFILE+said} ]]; then

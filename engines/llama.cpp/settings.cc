@@ -87,11 +87,15 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_CHECK", 0, 1 << 30, &check);
   Read("SEINE_LOG", &s.log);
   Read("SEINE_ENDPOINT", &s.endpoint);
+  Read("SEINE_INDEX", &s.index);
   Read("SEINE_REPORT", &s.report);
   s.min_kv = min_kv;
   s.check = check;
   s.calibrate_tokens = calibrate_tokens;
   if (!s.endpoint.empty()) PassOver(&s);
+  if (s.endpoint.empty() && !s.index.empty()) {
+    std::fprintf(stderr, "seine: SEINE_INDEX is passed over: it names an index on the server of SEINE_ENDPOINT\n");
+  }
   return s;
 }
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "index/index_impl.h"
+#include "index/calls/index_impl.h"
 #include "index/quality/monitor.h"
 #include "index/retrieval/attend_prompt.h"
 #include "index/retrieval/search_batch.h"

@@ -1,8 +1,9 @@
-// Checks of what a call hands over, a part of IndexImpl (index_impl.h): one clear error, before anything has changed.
+// Checks of what a call hands over: one clear error, before anything has changed.
+#include "index/calls/checks.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "index/index_impl.h"
 #include "index/stop_status.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
@@ -15,19 +16,19 @@ constexpr int64_t kRowsChecked = 16384;    // between looks at the caller's toke
 
 }  // namespace
 
-absl::Status IndexImpl::CheckLayer(int layer) const {
+absl::Status Checks::CheckLayer(int layer) const {
   const int num_layers = context_.config.geometry.num_layers;
   if (layer >= 0 && layer < num_layers) return absl::OkStatus();
   return BadField("layer", layer, " is not in [0, ", num_layers, ")");
 }
 
-absl::Status IndexImpl::CheckHead(int kv_head) const {
+absl::Status Checks::CheckHead(int kv_head) const {
   const int num_heads = context_.config.geometry.num_kv_heads;
   if (kv_head >= 0 && kv_head < num_heads) return absl::OkStatus();
   return BadField("kv_head", kv_head, " is not in [0, ", num_heads, ")");
 }
 
-absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) const {
+absl::Status Checks::CheckShape(const char* field, const TensorView& tensor) const {
   if (tensor.num_tokens < 0) {
     return BadField(field, tensor.num_tokens, " tokens");
   }
@@ -42,8 +43,8 @@ absl::Status IndexImpl::CheckShape(const char* field, const TensorView& tensor) 
   return absl::OkStatus();
 }
 
-absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorView& keys,
-                                    const TensorView& values) const {
+absl::Status Checks::CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values,
+                                 const QueryView& queries) const {
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (position < 0) return BadField("position", position, " is negative");
   if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
@@ -61,10 +62,11 @@ absl::Status IndexImpl::CheckAppend(int layer, int64_t position, const TensorVie
   }
   absl::Status status = CheckFinite("keys", position, keys);
   status.Update(CheckFinite("values", position, values));
-  return status;
+  if (!status.ok()) return status;
+  return CheckAppended(queries, keys.num_tokens);
 }
 
-absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_tokens) const {
+absl::Status Checks::CheckAppended(const QueryView& queries, int64_t num_tokens) const {
   if (queries.num_tokens < 0 || queries.num_tokens > num_tokens) {
     return BadField("queries", "of ", queries.num_tokens, " positions beside ", num_tokens, " tokens");
   }
@@ -76,7 +78,7 @@ absl::Status IndexImpl::CheckAppended(const QueryView& queries, int64_t num_toke
   return CheckFinite("queries", queries.data, queries.num_tokens);
 }
 
-absl::Status IndexImpl::CheckFinite(const char* field, const float* queries, int64_t num_queries) const {
+absl::Status Checks::CheckFinite(const char* field, const float* queries, int64_t num_queries) const {
   const Geometry& g = context_.config.geometry;
   const ConstRows rows{queries, g.head_dim * sizeof(float), DType::kFloat32};
   const int64_t bad = host::FirstNonFinite(rows, num_queries * g.num_q_heads, g.head_dim);
@@ -84,7 +86,7 @@ absl::Status IndexImpl::CheckFinite(const char* field, const float* queries, int
   return BadField(field, "row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads, " holds NaN or infinity");
 }
 
-absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
+absl::Status Checks::CheckFinite(const char* field, int64_t position, const TensorView& tensor) const {
   const Geometry& g = context_.config.geometry;
   const ConstRows rows{tensor.data, static_cast<size_t>(context_.row_bytes()), g.dtype};
   const int64_t count = tensor.num_tokens * g.num_kv_heads;
@@ -98,6 +100,54 @@ absl::Status IndexImpl::CheckFinite(const char* field, int64_t position, const T
                     " holds NaN or infinity, or its norm overflows");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Scorer>> Checks::CheckScorer(const ScorerConfig& config) const {
+  if (context_.config.kv_store == KvStore::kNone) {
+    return FieldError(absl::StatusCode::kFailedPrecondition, "handle",
+                      "the index keeps no keys, and scorers read them");
+  }
+  auto scorer = MakeScorer(config);
+  if (!scorer.ok()) return scorer.status();
+  const char* const option = (*scorer)->values_option();
+  if (option != nullptr && context_.config.kv_store != KvStore::kKeysValues) {
+    return FieldError(absl::StatusCode::kFailedPrecondition, absl::StrCat("scorer.", option),
+                      "kv_store keeps no values; keep them (keys_values) or turn it off");
+  }
+  return scorer;
+}
+
+absl::Status Checks::CheckGiven(const Layer& layer, const ScoreGiven& given) const {
+  const Geometry& g = context_.config.geometry;
+  const auto row_bytes = static_cast<size_t>(g.head_dim) * sizeof(float);
+  if (given.num_queries < 0 || given.num_queries > layer.length()) {
+    return BadField("given.queries", "of ", given.num_queries, " positions; the layer holds ", layer.length(),
+                    " tokens");
+  }
+  if ((given.queries == nullptr) != (given.num_queries == 0)) return BadField("given.queries", "no data");
+  if (given.queries != nullptr) {
+    if (absl::Status s = CheckFinite("given.queries", given.queries, given.num_queries); !s.ok()) return s;
+  }
+  if (absl::Status s = CheckSoftmaxScale("given.softmax_scale", given.softmax_scale); !s.ok()) return s;
+  if ((given.output_projection == nullptr) != (given.hidden_size == 0)) {
+    return BadField("given.output_projection", "no data");
+  }
+  if (given.hidden_size < 0 || given.hidden_size > kMaxHiddenSize) {
+    return BadField("given.output_projection", "hidden_size ", given.hidden_size, " is not in [1, ", kMaxHiddenSize,
+                    "]");
+  }
+  if (given.output_projection != nullptr) {
+    const ConstRows rows{given.output_projection, row_bytes, DType::kFloat32};
+    const int64_t bad = host::FirstNonFinite(rows, int64_t{given.hidden_size} * g.num_q_heads, g.head_dim);
+    if (bad >= 0) {
+      return BadField("given.output_projection", "row ", bad / g.num_q_heads, ", head ", bad % g.num_q_heads,
+                      " holds NaN or infinity");
+    }
+  }
+  if (given.filters == nullptr) return absl::OkStatus();
+  const int64_t head = host::FirstNonFinite({given.filters, row_bytes, DType::kFloat32}, g.num_kv_heads, g.head_dim);
+  if (head < 0) return absl::OkStatus();
+  return BadField("given.filters", "KV head ", head, " holds NaN or infinity");
 }
 
 }  // namespace seine

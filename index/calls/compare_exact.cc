@@ -1,16 +1,15 @@
-// Index::CompareExact: queries that were asked lately, asked once more and answered exactly besides.
+// Queries that were asked lately, asked once more and answered exactly besides.
+#include "index/calls/compare_exact.h"
+
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "index/index_impl.h"
 #include "index/quality/compare.h"
 #include "index/quality/sample.h"
 #include "index/stop_status.h"
@@ -103,48 +102,33 @@ absl::StatusOr<std::optional<std::vector<HeadQuality>>> CompareStep(const Contex
 
 }  // namespace
 
-absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::FindAll(absl::Span<const SequenceHandle> handles) const {
-  std::vector<SequenceRef> sequences;
-  for (const SequenceHandle& handle : handles) {
-    absl::StatusOr<SequenceRef> sequence = Find(handle, "sequence");
-    if (!sequence.ok()) return sequence.status();
-    sequences.push_back(*std::move(sequence));
-  }
-  if (!handles.empty()) return sequences;
-  const std::shared_lock<std::shared_mutex> lock(mutex_);
-  for (const auto& [id, sequence] : sequences_) {
-    if (sequence->spilled == nullptr) sequences.push_back(sequence);  // those on disk stay there
-  }
-  std::sort(sequences.begin(), sequences.end(),
-            [](const SequenceRef& a, const SequenceRef& b) { return a->generation < b->generation; });
-  return sequences;
-}
-
-absl::StatusOr<ComparisonReport> IndexImpl::CompareExact(absl::Span<const SequenceHandle> handles,
-                                                         const ComparisonParams& params) const {
-  if (context_.config.kv_store == KvStore::kNone) {
+absl::StatusOr<ComparisonReport> CompareSequences(const Context& context, const Checks& checks,
+                                                  const Sequences& sequences, Reencoder* reencoder,
+                                                  absl::Span<const SequenceHandle> handles,
+                                                  const ComparisonParams& params) {
+  if (context.config.kv_store == KvStore::kNone) {
     return FieldError(absl::StatusCode::kFailedPrecondition, "index", "it keeps no keys to answer exactly from");
   }
   if (params.samples < 1 || params.samples > kMostComparisons) {
     return BadField("samples", params.samples, " is not in [1, ", kMostComparisons, "]");
   }
   if (params.search.method == Method::kExact) return BadField("exact", "is what the answers are compared with");
-  if (auto s = Validate(params.search, context_.config); !s.ok()) return s;
+  if (auto s = Validate(params.search, context.config); !s.ok()) return s;
   std::vector<int> layers = params.layers;
   if (layers.empty()) {
-    layers.resize(context_.config.geometry.num_layers);
+    layers.resize(context.config.geometry.num_layers);
     std::iota(layers.begin(), layers.end(), 0);
   }
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (auto s = CheckLayer(layers[i]); !s.ok()) return WithField(s, absl::StrCat("layers[", i, "]"));
+    if (auto s = checks.CheckLayer(layers[i]); !s.ok()) return WithField(s, absl::StrCat("layers[", i, "]"));
   }
   std::sort(layers.begin(), layers.end());
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   std::vector<AskedLayer> asked;
   {
-    const auto sequences = FindAll(handles);
-    if (!sequences.ok()) return sequences.status();
-    for (const SequenceRef& sequence : *sequences) {
+    const auto found = sequences.FindAll(handles);
+    if (!found.ok()) return found.status();
+    for (const SequenceRef& sequence : *found) {
       for (const int layer : layers) {
         const int held = sequence->layers[layer]->queries().held();
         if (held > 0) asked.push_back({sequence, layer, held, 0});
@@ -163,10 +147,10 @@ absl::StatusOr<ComparisonReport> IndexImpl::CompareExact(absl::Span<const Sequen
     for (int i = 0; i < layer.wanted; ++i) {
       const std::shared_ptr<Sequence> sequence = layer.sequence.lock();
       if (sequence == nullptr) break;
-      if (auto s = reencoder_.FinishDue(sequence, layer.layer); !s.ok()) return s;
+      if (auto s = reencoder->FinishDue(sequence, layer.layer); !s.ok()) return s;
       const auto step = static_cast<int>(int64_t{i} * layer.held / layer.wanted);
       const auto heads =
-          CompareStep(context_, layer, sequence->layers[layer.layer]->queries().Step(step), params.search);
+          CompareStep(context, layer, sequence->layers[layer.layer]->queries().Step(step), params.search);
       if (!heads.ok()) return heads.status();
       if (*heads) sums.Add(layer.layer, **heads);
       ++(*heads ? report.compared : report.dropped);

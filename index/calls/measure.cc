@@ -1,10 +1,11 @@
 // Moments of what sequences hold and were asked: a profile's layer without a recorded trace.
+#include "index/calls/measure.h"
+
 #include <algorithm>
 #include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/stop.h"
 #include "profile/field_error.h"
@@ -20,7 +21,8 @@ constexpr int64_t kMostWindows = 256;
 // Adds stored keys, and values where they are kept, window by window, so that no append waits for more than the copy
 // of one. A sequence that is cut meanwhile ends there; a window of which a head has evicted tokens is passed over.
 // Returns the windows added; StopStatus().
-absl::StatusOr<int64_t> AddStored(const Layer& layer, const IndexConfig& config, ProfileBuilder* builder) {
+absl::StatusOr<int64_t> AddStored(const Layer& layer, const IndexConfig& config, const Rope& rope,
+                                  ProfileBuilder* builder) {
   const Geometry& g = config.geometry;
   const int64_t sink = config.zones.sink, row = int64_t{g.num_kv_heads} * g.head_dim;
   const bool with_values = config.kv_store == KvStore::kKeysValues;
@@ -43,51 +45,52 @@ absl::StatusOr<int64_t> AddStored(const Layer& layer, const IndexConfig& config,
       if (!layer.CopyStored(position, kWindowTokens, keys.data(), with_values ? values.data() : nullptr)) continue;
     }
     ++added;
-    builder->AddKeys(0, keys.data(), kWindowTokens, position, g.rope);
+    builder->AddKeys(0, keys.data(), kWindowTokens, position, rope);
     if (with_values) builder->AddValues(0, values.data(), kWindowTokens);
   }
   return added;
 }
 
 // Returns the steps added.
-size_t AddSeen(const Layer& layer, const Geometry& g, ProfileBuilder* builder) {
+size_t AddSeen(const Layer& layer, const Geometry& g, const Rope& rope, ProfileBuilder* builder) {
   const SeenQueries seen = layer.queries().Seen();
   for (size_t i = 0; i < seen.positions.size() && !StopRequested(); ++i) {
     const float* queries = seen.rows.data() + static_cast<int64_t>(i) * g.num_q_heads * g.head_dim;
-    builder->AddQueries(0, queries, 1, seen.positions[i], g.rope);
+    builder->AddQueries(0, queries, 1, seen.positions[i], rope);
   }
   return seen.positions.size();
 }
 
 }  // namespace
 
-absl::StatusOr<Profile> IndexImpl::Measure(absl::Span<const SequenceHandle> handles, int layer) const {
-  const IndexConfig& config = context_.config;
+absl::StatusOr<Profile> MeasureLayer(const Context& context, const Checks& checks, const Sequences& sequences,
+                                     absl::Span<const SequenceHandle> handles, int layer) {
+  const IndexConfig& config = context.config;
   if (config.kv_store == KvStore::kNone) {
     return FieldError(absl::StatusCode::kFailedPrecondition, "sequences",
                       "the index keeps no keys that could be measured");
   }
-  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
+  if (absl::Status s = checks.CheckLayer(layer); !s.ok()) return s;
   if (handles.empty()) return BadField("sequences", "none given");
-  std::vector<SequenceRef> sequences;
+  std::vector<SequenceRef> found;
   std::unordered_set<const Sequence*> seen;
   for (size_t i = 0; i < handles.size(); ++i) {
-    absl::StatusOr<SequenceRef> sequence = Find(handles[i], absl::StrCat("sequences[", i, "]"));
+    absl::StatusOr<SequenceRef> sequence = sequences.Find(handles[i], absl::StrCat("sequences[", i, "]"));
     if (!sequence.ok()) return sequence.status();
     if (!seen.insert(sequence->get()).second) {
       return BadField(absl::StrCat("sequences[", i, "]"), "given twice");
     }
-    sequences.push_back(*std::move(sequence));
+    found.push_back(*std::move(sequence));
   }
   const Geometry& g = config.geometry;
   ProfileBuilder builder(1, g.num_q_heads, g.num_kv_heads, g.head_dim);
   int64_t windows = 0;
   size_t steps = 0;
-  for (const SequenceRef& sequence : sequences) {
-    const absl::StatusOr<int64_t> added = AddStored(*sequence->layers[layer], config, &builder);
+  for (const SequenceRef& sequence : found) {
+    const absl::StatusOr<int64_t> added = AddStored(*sequence->layers[layer], config, g.RopeOf(layer), &builder);
     if (!added.ok()) return added.status();
     windows += *added;
-    steps += AddSeen(*sequence->layers[layer], g, &builder);
+    steps += AddSeen(*sequence->layers[layer], g, g.RopeOf(layer), &builder);
   }
   if (absl::Status s = StopStatus(); !s.ok()) return s;
   if (windows == 0) {

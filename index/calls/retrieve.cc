@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "index/bytes/pace.h"
-#include "index/index_impl.h"
+#include "index/calls/index_impl.h"
 #include "index/quality/monitor.h"
 #include "index/retrieval/search_batch.h"
 #include "kernels/host.h"
@@ -11,11 +11,11 @@
 
 namespace seine {
 
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CheckItem(const RetrieveItem& item) const {
-  absl::StatusOr<SequenceRef> sequence = Find(item.sequence);
+absl::StatusOr<SequenceRef> IndexImpl::CheckItem(const RetrieveItem& item) const {
+  absl::StatusOr<SequenceRef> sequence = sequences_.Find(item.sequence);
   if (!sequence.ok()) return sequence;
   const Geometry& g = context_.config.geometry;
-  if (absl::Status s = CheckLayer(item.layer); !s.ok()) return s;
+  if (absl::Status s = checks_.CheckLayer(item.layer); !s.ok()) return s;
   if (item.queries == nullptr) return BadField("queries", "no data");
   NoteStep();
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};

@@ -1,4 +1,4 @@
-// Writes a family of sequences, and makes one of what was written: a part of IndexImpl (index_impl.h).
+// Writes a family of sequences, and makes one of what was written: a part of Sequences (sequences.h).
 //
 // A sequence is written from a copy that nobody else knows. Taking it holds all layers shared for as long as it takes
 // to count the pieces; then each for the copy of its last ones. From then on the copy never changes, and no lock is
@@ -18,7 +18,7 @@
 #include "index/bytes/piece_runner.h"
 #include "index/bytes/state_reader.h"
 #include "index/bytes/state_writer.h"
-#include "index/index_impl.h"
+#include "index/calls/sequences.h"
 #include "index/sequence/layer_lock.h"
 #include "index/snapshot/snapshot_base.h"
 #include "index/snapshot/snapshot_format.h"
@@ -64,14 +64,14 @@ void SaveSequence(const Sequence& sequence, StateWriter* writer) {
 }
 
 // Codes on a device would have to be brought to the host, which nobody does yet.
-absl::Status IndexImpl::CheckSnapshots() const {
+absl::Status Sequences::CheckSnapshots() const {
   if (!context_.backend->codes_on_device()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the codes of this index lie in the memory of the ", context_.backend->name(),
                    " device; snapshots are made and restored where they lie in the host's (backend cpu)"));
 }
 
-std::vector<IndexImpl::SequenceRef> IndexImpl::FamilyOf(uint64_t number) const {
+std::vector<SequenceRef> Sequences::FamilyOf(uint64_t number) const {
   std::vector<SequenceRef> family;
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
@@ -83,7 +83,7 @@ std::vector<IndexImpl::SequenceRef> IndexImpl::FamilyOf(uint64_t number) const {
   return family;
 }
 
-std::vector<SequenceHandle> IndexImpl::Families() const {
+std::vector<SequenceHandle> Sequences::Families() const {
   std::map<uint64_t, SequenceHandle> oldest;  // by family
   {
     const std::shared_lock<std::shared_mutex> lock(mutex_);
@@ -97,8 +97,8 @@ std::vector<SequenceHandle> IndexImpl::Families() const {
   return handles;
 }
 
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CopyOf(const Sequence& source) const {
-  absl::StatusOr<SequenceRef> copy = NewSequence();
+absl::StatusOr<SequenceRef> Sequences::CopyOf(const Sequence& source) const {
+  absl::StatusOr<SequenceRef> copy = New();
   if (!copy.ok()) return copy;
   (*copy)->id = source.id;
   (*copy)->generation = source.generation;
@@ -120,8 +120,8 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::CopyOf(const Sequence& source)
   return copy;
 }
 
-absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::CopyFamily(const SequenceHandle& handle,
-                                                                          SnapshotScope scope) const {
+absl::StatusOr<std::vector<SequenceRef>> Sequences::CopyFamily(const SequenceHandle& handle,
+                                                               SnapshotScope scope) const {
   const absl::StatusOr<SequenceRef> sequence = Find(handle);
   if (!sequence.ok()) return sequence.status();
   std::vector<SequenceRef> family = {*sequence};
@@ -136,7 +136,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::CopyFamily(const 
   return family;
 }
 
-absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink,
+absl::StatusOr<SnapshotInfo> Sequences::Snapshot(const SequenceHandle& handle, SnapshotScope scope, ByteSink* sink,
                                                  WrittenBase* base) const {
   if (absl::Status s = CheckSnapshots(); !s.ok()) return s;
   const absl::StatusOr<std::vector<SequenceRef>> family = CopyFamily(handle, scope);
@@ -164,7 +164,7 @@ absl::StatusOr<SnapshotInfo> IndexImpl::Snapshot(const SequenceHandle& handle, S
   return info;
 }
 
-absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const RestoreParams& restore) {
+absl::StatusOr<RestoreInfo> Sequences::Restore(ByteSource* source, const RestoreParams& restore) {
   if (absl::Status s = CheckSnapshots(); !s.ok()) return s;
   if (!restore.id.empty()) {
     if (absl::Status s = CheckNewId(restore.id, "id"); !s.ok()) return s;
@@ -190,7 +190,7 @@ absl::StatusOr<RestoreInfo> IndexImpl::Restore(ByteSource* source, const Restore
   return info;
 }
 
-absl::StatusOr<RestoreInfo> IndexImpl::RestoreHeld(const RestoreParams& restore) {
+absl::StatusOr<RestoreInfo> Sequences::RestoreHeld(const RestoreParams& restore) {
   const std::vector<SequenceRef>& family = restore.base->sequences;
   if (family.empty()) return absl::FailedPreconditionError("no sequences are held");
   RestoreInfo info;
@@ -206,9 +206,8 @@ absl::StatusOr<RestoreInfo> IndexImpl::RestoreHeld(const RestoreParams& restore)
 }
 
 // Reads whole sequences, which nobody else knows yet. `held`, where given, gets what they share with a later snapshot.
-absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSource* source,
-                                                                          const RestoreParams& restore,
-                                                                          RestoreInfo* info, ReadBase* held) const {
+absl::StatusOr<std::vector<SequenceRef>> Sequences::ReadFamily(ByteSource* source, const RestoreParams& restore,
+                                                               RestoreInfo* info, ReadBase* held) const {
   SnapshotReader snapshot(source);
   if (absl::Status s = snapshot.Open(); !s.ok()) return s;
   if (absl::Status s = CheckSettings(snapshot.settings(), SettingsText(context_)); !s.ok()) return s;
@@ -239,8 +238,8 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadFamily(ByteSo
   return family;
 }
 
-absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateReader* reader,
-                                                                          const RestoreParams& restore) const {
+absl::StatusOr<std::vector<SequenceRef>> Sequences::LoadFamily(StateReader* reader,
+                                                               const RestoreParams& restore) const {
   std::vector<SequenceRef> family;
   const auto count = reader->Get<uint64_t>();
   reader->Check(count >= 1 && count <= kMaxSections, "it holds no sequence");
@@ -249,7 +248,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateR
   }
   if (reader->ok() && restore.admit) reader->Fail(restore.admit(static_cast<int64_t>(count)));
   for (uint64_t i = 0; i < count && reader->ok(); ++i) {
-    absl::StatusOr<SequenceRef> sequence = NewSequence();
+    absl::StatusOr<SequenceRef> sequence = New();
     if (!sequence.ok()) return sequence.status();
     (*sequence)->id = reader->GetString();
     (*sequence)->generation = reader->Get<uint64_t>();
@@ -266,7 +265,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::LoadFamily(StateR
 }
 
 // Those of a family that is held would be in use once it is there.
-absl::Status IndexImpl::CheckNewIds(const std::vector<SequenceRef>& family) const {
+absl::Status Sequences::CheckNewIds(const std::vector<SequenceRef>& family) const {
   std::set<absl::string_view> ids;
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (const SequenceRef& sequence : family) {
@@ -275,7 +274,7 @@ absl::Status IndexImpl::CheckNewIds(const std::vector<SequenceRef>& family) cons
   return absl::OkStatus();
 }
 
-absl::Status IndexImpl::LeaveOutTaken(std::vector<SequenceRef>* family, RestoreInfo* info) const {
+absl::Status Sequences::LeaveOutTaken(std::vector<SequenceRef>* family, RestoreInfo* info) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   const auto taken = [&](const std::string& id) { return sequences_.contains(id); };
   const std::string first = family->front()->id;
@@ -285,7 +284,7 @@ absl::Status IndexImpl::LeaveOutTaken(std::vector<SequenceRef>* family, RestoreI
 }
 
 // *info gets the sequences' generations.
-absl::Status IndexImpl::InsertFamily(const std::vector<SequenceRef>& family, RestoreInfo* info) {
+absl::Status Sequences::InsertFamily(const std::vector<SequenceRef>& family, RestoreInfo* info) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   for (const SequenceRef& sequence : family) last_generation_ = std::max(last_generation_, sequence->generation);
   const uint64_t first = last_generation_ + 1;

@@ -1,4 +1,4 @@
-// Writes a family that no call works on, drops it from memory, and brings it back: a part of IndexImpl (index_impl.h).
+// Writes a family that no call works on, drops it from memory, and brings it back: a part of Sequences (sequences.h).
 //
 // A spilled sequence stays in the map under its id and generation, without layers. Whoever finds it there brings the
 // family back first. While it is being written others wait for that.
@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "index/bytes/files.h"
 #include "index/bytes/state_writer.h"
+#include "index/calls/sequences.h"
 #include "index/idle/spilled_family.h"
-#include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "index/snapshot/snapshot_format.h"
 #include "index/snapshot/snapshot_settings.h"
@@ -51,11 +51,11 @@ FamilyNames NamesOf(const std::vector<std::shared_ptr<Sequence>>& family, const 
 }  // namespace
 
 // Codes on a device would have to be brought to the host, which nobody does yet.
-void IndexImpl::JoinIdleTier() {
+void Sequences::JoinIdleTier() {
   if (context_.idle != nullptr && !context_.backend->codes_on_device()) context_.idle->Join(this);
 }
 
-std::vector<SpillingIndex::Family> IndexImpl::IdleFamilies() const {
+std::vector<SpillingIndex::Family> Sequences::IdleFamilies() const {
   struct Use {
     int64_t last_ns = 0;
     bool idle = true;
@@ -76,7 +76,7 @@ std::vector<SpillingIndex::Family> IndexImpl::IdleFamilies() const {
   return idle;
 }
 
-std::vector<IndexImpl::SequenceRef> IndexImpl::StandIns(const std::vector<SequenceRef>& family) const {
+std::vector<SequenceRef> Sequences::StandIns(const std::vector<SequenceRef>& family) const {
   const auto file = std::make_shared<SpilledFamily>(context_.idle);
   std::vector<SequenceRef> all;
   for (const SequenceRef& sequence : family) {
@@ -93,7 +93,7 @@ std::vector<IndexImpl::SequenceRef> IndexImpl::StandIns(const std::vector<Sequen
 
 // Puts `in` into the map where `out` stands there. False, and nothing changed, where anything but the map and `out`
 // holds one of them, or the family may have got another member since `last_fork` was the last.
-bool IndexImpl::Exchange(const std::vector<SequenceRef>& out, const std::vector<SequenceRef>& in,
+bool Sequences::Exchange(const std::vector<SequenceRef>& out, const std::vector<SequenceRef>& in,
                          uint64_t last_fork) const {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   if (last_fork_ != last_fork) return false;
@@ -107,7 +107,7 @@ bool IndexImpl::Exchange(const std::vector<SequenceRef>& out, const std::vector<
 
 // Puts sequences where their stand-ins are still, which `family` has afterwards; those that were deleted meanwhile stay
 // so. Needs the file's mutex held. Allocates nothing, so it does not fail.
-void IndexImpl::PutBack(std::vector<SequenceRef>* family, const SpilledFamily* file) const {
+void Sequences::PutBack(std::vector<SequenceRef>* family, const SpilledFamily* file) const {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   for (SequenceRef& sequence : *family) {
     const auto found = sequences_.find(sequence->id);
@@ -120,7 +120,7 @@ void IndexImpl::PutBack(std::vector<SequenceRef>* family, const SpilledFamily* f
   }
 }
 
-absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, SpilledFamily* file) const try {
+absl::Status Sequences::WriteSpilled(const std::vector<SequenceRef>& family, SpilledFamily* file) const try {
   StateWriter writer;
   writer.Put<uint64_t>(family.size());
   for (const SequenceRef& sequence : family) SaveSequence(*sequence, &writer);
@@ -140,7 +140,7 @@ absl::Status IndexImpl::WriteSpilled(const std::vector<SequenceRef>& family, Spi
   return absl::ResourceExhaustedError("out of memory");
 }
 
-absl::StatusOr<bool> IndexImpl::Spill(uint64_t number) {
+absl::StatusOr<bool> Sequences::Spill(uint64_t number) {
   const uint64_t last_fork = last_fork_;
   std::vector<SequenceRef> family = FamilyOf(number);
   const auto spilled = [](const SequenceRef& sequence) { return sequence->spilled != nullptr; };
@@ -163,12 +163,12 @@ absl::StatusOr<bool> IndexImpl::Spill(uint64_t number) {
 }
 
 // What stays in memory of a spilled family is counted out of what its sequences had, so that a spill needs no room.
-void IndexImpl::KeepCharges(const std::vector<SequenceRef>& family, const std::vector<SequenceRef>& stand_ins) const {
+void Sequences::KeepCharges(const std::vector<SequenceRef>& family, const std::vector<SequenceRef>& stand_ins) const {
   const int64_t bytes = SpilledSequenceBytes(context_.config);
   for (size_t i = 0; i < family.size(); ++i) stand_ins[i]->overhead = family[i]->overhead.Split(bytes);
 }
 
-absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadSpilled(SpilledFamily* file) const try {
+absl::StatusOr<std::vector<SequenceRef>> Sequences::ReadSpilled(SpilledFamily* file) const try {
   const absl::StatusOr<std::unique_ptr<ByteSource>> source = OpenFile(file->path);
   if (absl::IsNotFound(source.status())) return absl::DataLossError("its file is gone");
   if (!source.ok()) return source.status();
@@ -180,7 +180,7 @@ absl::StatusOr<std::vector<IndexImpl::SequenceRef>> IndexImpl::ReadSpilled(Spill
 
 // Returns the sequence that `stand_in` stands for; nullptr where another call has brought the family back. Whoever
 // waits for that gives up when its call is stopped; whoever reads the file goes on, for others wait for it.
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::BringBack(const Sequence& stand_in) const {
+absl::StatusOr<SequenceRef> Sequences::BringBack(const Sequence& stand_in) const {
   SpilledFamily* const file = stand_in.spilled->family.get();
   if (!file->mutex.LockUnlessStopped()) return StopStatus();
   const std::lock_guard<FairMutex> lock(file->mutex, std::adopt_lock);
@@ -202,8 +202,8 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::BringBack(const Sequence& stan
   return sequence;
 }
 
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::FromDisk(const SequenceHandle& handle, absl::string_view field,
-                                                           SequenceRef found) const {
+absl::StatusOr<SequenceRef> Sequences::FromDisk(const SequenceHandle& handle, absl::string_view field,
+                                                SequenceRef found) const {
   while (found->spilled != nullptr) {
     absl::StatusOr<SequenceRef> sequence = BringBack(*found);
     if (!sequence.ok() || *sequence != nullptr) return sequence;
@@ -214,7 +214,7 @@ absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::FromDisk(const SequenceHandle&
   return found;
 }
 
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Find(const SequenceHandle& handle, absl::string_view field) const {
+absl::StatusOr<SequenceRef> Sequences::Find(const SequenceHandle& handle, absl::string_view field) const {
   absl::StatusOr<SequenceRef> found = Look(handle, field);
   if (context_.idle == nullptr || !found.ok()) return found;
   if ((*found)->spilled != nullptr) found = FromDisk(handle, field, *std::move(found));

@@ -1,10 +1,11 @@
-// The bases of a sequence's layer, read and replaced, and what is said about them.
+// The bases of a layer, read and replaced, and what is said about its low-rank rows.
+#include "index/calls/subspaces.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "index/index_impl.h"
 #include "index/sequence/layer_lock.h"
 #include "index/subspace/basis.h"
 #include "profile/field_error.h"
@@ -41,33 +42,6 @@ SubspaceInfo::Learning LearningOf(const OjaStats& stats) {
 
 }  // namespace
 
-absl::StatusOr<LayerBases> Layer::Bases() const {
-  LayerBases bases;
-  for (int h = 0; h < num_heads(); ++h) {
-    const LowRankStore& low = *cache(h).low_rank(h - cache(h).first_head());
-    std::optional<Basis> keys = low.key_basis(), values = low.value_basis();
-    if (!keys || !values) {
-      return FieldError(
-          absl::StatusCode::kFailedPrecondition, "layer",
-          absl::StrCat(layer_, " has no basis yet; it begins with the first tokens that become low-rank"));
-    }
-    bases.keys.push_back(*std::move(keys));
-    bases.values.push_back(*std::move(values));
-  }
-  return bases;
-}
-
-absl::Status Layer::SetBases(const LayerBases& bases) {
-  std::vector<std::vector<LowRankStore>> next(caches_.size());  // of every head, so that all change or none does
-  for (int h = 0; h < num_heads(); ++h) {
-    std::vector<LowRankStore>& of_strip = next[evicted() ? h : 0];
-    of_strip.push_back(*cache(h).low_rank(h - cache(h).first_head()));
-    if (absl::Status s = of_strip.back().SetBases(bases.keys[h], bases.values[h]); !s.ok()) return s;
-  }
-  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->SetLowRank(std::move(next[i]));
-  return absl::OkStatus();
-}
-
 std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const LowRankStore* low) {
   if (low == nullptr) return std::nullopt;
   const LowRankBytes bytes = low->bytes();
@@ -91,21 +65,17 @@ std::optional<SubspaceInfo> DescribeSubspace(const IndexConfig& config, const Lo
   return info;
 }
 
-absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int kv_head, int64_t begin, int64_t end,
-                                    std::vector<int32_t>* positions, std::string* keys, std::string* values) const {
-  auto target = SubspaceLayer(handle, layer);
-  if (!target.ok()) return target.status();
-  if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
-  const Layer& held = *(*target)->layers[layer];
-  const auto lock = ReadLock::Of(held);
+absl::Status ReconstructRows(const Layer& layer, int kv_head, int64_t begin, int64_t end,
+                             std::vector<int32_t>* positions, std::string* keys, std::string* values) {
+  const auto lock = ReadLock::Of(layer);
   if (!lock.ok()) return lock.status();
   if (begin < 0 || begin > end)
     return FieldError(absl::StatusCode::kOutOfRange, "begin", absl::StrCat(begin, " is not in [0, end]"));
-  if (end > held.length()) {
+  if (end > layer.length()) {
     return FieldError(absl::StatusCode::kOutOfRange, "end",
-                      absl::StrCat(end, " is beyond the layer, which holds ", held.length(), " tokens"));
+                      absl::StrCat(end, " is beyond the layer, which holds ", layer.length(), " tokens"));
   }
-  const HeadGroupCache& cache = held.cache(kv_head);
+  const HeadGroupCache& cache = layer.cache(kv_head);
   std::vector<int64_t> places;
   positions->clear();
   for (int64_t place = cache.PlaceOf(begin); place < cache.PlaceOf(end); ++place) {
@@ -116,35 +86,20 @@ absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int
   return StopStatus();
 }
 
-absl::StatusOr<LayerBases> IndexImpl::GetBases(const SequenceHandle& handle, int layer) const {
-  auto target = SubspaceLayer(handle, layer);
-  if (!target.ok()) return target.status();
-  const Layer& held = *(*target)->layers[layer];
-  const auto lock = ReadLock::Of(held);
+absl::StatusOr<LayerBases> BasesOf(const Layer& layer) {
+  const auto lock = ReadLock::Of(layer);
   if (!lock.ok()) return lock.status();
-  return held.Bases();
+  return layer.Bases();
 }
 
-absl::Status IndexImpl::SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) {
-  auto target = SubspaceLayer(handle, layer);
-  if (!target.ok()) return target.status();
-  const SubspaceConfig& s = *context_.config.subspace;
-  absl::Status status = CheckBases("bases.keys", bases.keys, context_.config.geometry, s.key_rank_of(layer));
-  status.Update(CheckBases("bases.values", bases.values, context_.config.geometry, s.value_rank_of(layer)));
+absl::Status ReplaceBases(const IndexConfig& config, int layer, const LayerBases& bases, Layer* held) {
+  const SubspaceConfig& s = *config.subspace;
+  absl::Status status = CheckBases("bases.keys", bases.keys, config.geometry, s.key_rank_of(layer));
+  status.Update(CheckBases("bases.values", bases.values, config.geometry, s.value_rank_of(layer)));
   if (!status.ok()) return status;
-  Layer& held = *(*target)->layers[layer];
-  const auto lock = WriteLock::Of(&held);
+  const auto lock = WriteLock::Of(held);
   if (!lock.ok()) return lock.status();
-  return held.SetBases(bases);
-}
-
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::SubspaceLayer(const SequenceHandle& handle, int layer) const {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
-  if (!sequence.ok()) return sequence.status();
-  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (!context_.config.subspace)
-    return FieldError(absl::StatusCode::kFailedPrecondition, "handle", "the index keeps nothing low-rank");
-  return sequence;
+  return held->SetBases(bases);
 }
 
 }  // namespace seine

@@ -13,6 +13,7 @@
 #include "index/quality/judge.h"
 #include "kernels/host.h"
 #include "profile/field_error.h"
+#include "profile/layout.h"
 
 namespace seine {
 
@@ -69,6 +70,7 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
   IndexConfig index = ToIndexConfig(config);
   if (absl::Status s = Validate(index); !s.ok()) return s;
   if (absl::Status s = Validate(index.search, index); !s.ok()) return s;
+  index.codec.profile = InLayout(std::move(index.codec.profile), index.geometry.rope);
   return std::unique_ptr<CellContext>(new CellContext(config, std::move(index)));
 }
 

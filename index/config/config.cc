@@ -37,7 +37,22 @@ absl::Status CheckRope(const Rope& rope, int head_dim) {
   for (const double w : rope.inv_freq) {
     if (!(w >= 0 && w <= kMaxFrequency)) return WrongField("geometry", "rope.inv_freq", w, " is no frequency");
   }
+  if (rope.rotary_dim < 0 || rope.rotary_dim > head_dim || rope.rotary_dim % 2 != 0) {
+    return WrongField("geometry", "rope.rotary_dim", rope.rotary_dim, " is no even number in [0, ", head_dim, "]");
+  }
+  if (std::any_of(rope.inv_freq.begin() + rope.half(), rope.inv_freq.end(), [](double w) { return w > 0; })) {
+    return WrongField("geometry", "rope.inv_freq", "turns pairs behind rotary_dim ", rope.rotary_dim);
+  }
   return absl::OkStatus();
+}
+
+absl::Status CheckRopes(const Geometry& g) {
+  if (absl::Status s = CheckRope(g.rope, g.head_dim); !s.ok()) return s;
+  for (const auto& [layer, rope] : g.layer_ropes) {
+    if (absl::Status s = CheckRope(rope, g.head_dim); !s.ok()) return WithField(s, "geometry.layer_ropes");
+  }
+  const absl::Status alike = CheckLayerRopes(g.rope, g.layer_ropes, g.num_layers);
+  return alike.ok() ? alike : WrongField("geometry", "layer_ropes", alike.message());
 }
 
 absl::Status CheckGeometry(const Geometry& g) {
@@ -54,7 +69,7 @@ absl::Status CheckGeometry(const Geometry& g) {
     return WrongField("geometry", "num_q_heads", g.group(), " query heads a KV head, at most ", kMaxGroup);
   }
   for (const int dim : kHeadDims) {
-    if (g.head_dim == dim) return CheckRope(g.rope, dim);
+    if (g.head_dim == dim) return CheckRopes(g);
   }
   return WrongField("geometry", "head_dim", g.head_dim, " is none of ", absl::StrJoin(kHeadDims, ", "));
 }
@@ -65,9 +80,7 @@ absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
       !s.ok()) {
     return WithField(s, "codec.profile");
   }
-  if (!profile.rope_json.empty() && !g.rope.stated()) {
-    return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
-  }
+  if (absl::Status s = CheckProfileRope(profile, g); !s.ok()) return s;
   for (int l = 0; l < g.num_layers; ++l) {
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const double keys = profile.layers[l].k_residual[h].trace(), queries = GroupQueryMoment(profile, l, h).trace();
@@ -77,6 +90,38 @@ absl::Status CheckProfile(const Profile& profile, const Geometry& g) {
   }
   return absl::OkStatus();
 }
+
+}  // namespace
+
+absl::Status CheckProfileRope(const Profile& profile, const Geometry& g) {
+  if (profile.rope_json.empty()) return absl::OkStatus();
+  if (!g.rope.stated()) {
+    return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
+  }
+  const auto rope = ParseRope(profile.rope_json, profile.head_dim, profile.rope_style, /*length=*/1);
+  if (!rope.ok()) return rope.status();
+  const auto others = ParseLayerRopes(profile.layer_ropes_json, profile.head_dim, profile.rope_style, /*length=*/1);
+  if (!others.ok()) return others.status();
+  for (int layer = 0; layer < g.num_layers; ++layer) {
+    const Rope &own = RopeOfLayer(*rope, *others, layer), &given = g.RopeOf(layer);
+    const auto turned = [](const Rope& of) {
+      return std::count_if(of.inv_freq.begin(), of.inv_freq.end(), [](double w) { return w > 0; });
+    };
+    if (turned(own) != turned(given)) {
+      return WrongField("geometry", given.turns() && own.turns() ? "rope" : "layer_ropes", "layer ", layer, " turns ",
+                        turned(given), " of ", g.head_dim / 2, " pairs of coordinates, and the profile's turns ",
+                        turned(own));
+    }
+    const bool halved = own.style == Rope::Style::kHalfSplit && given.style == Rope::Style::kHalfSplit;
+    if (own.turns() && halved && own.half() != given.half()) {
+      return WrongField("geometry", "rope.rotary_dim", "layer ", layer, "'s pairs lie in ", 2 * given.half(),
+                        " coordinates, and the profile's in ", 2 * own.half());
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
 
 // Names of the codecs, or of those that need a profile: "rsq and balanced".
 std::string NamesOf(bool with_profile) {

@@ -38,6 +38,8 @@ struct Geometry {
   int head_dim = 128;             // one of kHeadDims
   DType dtype = DType::kFloat16;  // of keys and values as appended and stored
   Rope rope = {};                 // of the keys as appended; not stated: moments are used as observed
+  LayerRopes layer_ropes = {};    // of layers that turn otherwise than the others, or not at all
+  const Rope& RopeOf(int layer) const { return RopeOfLayer(rope, layer_ropes, layer); }
   int group() const { return num_q_heads / num_kv_heads; }
 };
 
@@ -99,6 +101,21 @@ struct EvictionConfig {
   std::optional<int> keep_queries = {};
 };
 
+// Settings that an index's evictions depend on, as snapshots state them: visit(name, value). What scorers look at comes
+// beside.
+template <typename Visit>
+void ForEachStored(const EvictionConfig& e, Visit visit) {
+  visit("budget.tokens", e.budget.tokens);
+  visit("budget.ratio", e.budget.ratio);
+  visit("budget.heads", e.budget.heads);
+  visit("budget.safeguard", e.budget.safeguard);
+  visit("budget.beta", e.budget.beta);
+  visit("keep.sinks", e.keep.sinks);
+  visit("keep.recent", e.keep.recent);
+  visit("keep.recent_share", e.keep.recent_share);
+  visit("interval", e.interval);
+}
+
 struct IndexConfig {
   std::string name;
   std::string tenant;  // for whom a server holds it; the index itself only carries it. Empty: the server's own
@@ -151,6 +168,9 @@ absl::Status Validate(const SearchParams& params);
 // The same, and whether an index of these settings can do it: what the coarse plane and codec are for is fixed for its
 // life. Also FAILED_PRECONDITION, where keys would have to be stored.
 absl::Status Validate(const SearchParams& params, const IndexConfig& config);
+// INVALID_ARGUMENT naming the layer unless each turns as many pairs of coordinates as the profile's, and the same ones.
+// Frequencies may differ, as those of a context that is stretched.
+absl::Status CheckProfileRope(const Profile& profile, const Geometry& g);
 // Checks config.subspace, the rest being valid.
 absl::Status CheckSubspace(const IndexConfig& config);
 // A logit's scale is at most so much: larger ones would make finite products infinite.

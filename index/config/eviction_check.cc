@@ -69,9 +69,7 @@ absl::Status CheckEvictionProfile(const IndexConfig& config, const Scorer& score
   if (e.profile != nullptr) {
     absl::Status s = seine::CheckGeometry(*e.profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
     if (!s.ok()) return WithField(s, "eviction.profile");
-    if (!e.profile->rope_json.empty() && !g.rope.stated()) {
-      return WrongField("geometry", "rope", "not stated, but the profile's moments are of before RoPE");
-    }
+    if (absl::Status rope = CheckProfileRope(*e.profile, g); !rope.ok()) return rope;
   }
   if (e.filters.empty()) {
     if (!filters || e.profile != nullptr || config.codec.profile != nullptr) return absl::OkStatus();

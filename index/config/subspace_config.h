@@ -74,6 +74,25 @@ struct SubspaceConfig {
   int value_rank_of(int layer) const { return value_ranks.empty() ? value_rank : value_ranks[layer]; }
 };
 
+// Settings that stored rows depend on, as snapshots state them: visit(name, value). Ranks, and what belongs to a
+// profile, come beside.
+template <typename Visit>
+void ForEachStored(const SubspaceConfig& s, Visit visit) {
+  visit("frame", Name(s.frame));
+  visit("interval", s.oja.interval);
+  visit("learning_rate", s.oja.learning_rate);
+  visit("relative", s.oja.relative);
+  visit("max_gain", s.oja.max_gain);
+  visit("error_threshold", s.oja.error_threshold);
+  visit("min_spacing", s.oja.min_spacing);
+  visit("prompt_pool", s.prompt.pool);
+  visit("prompt_learning_rate", s.prompt.learning_rate);
+  visit("full_rank", s.full_rank);
+  visit("full_rank_queries", s.choice.queries);
+  visit("full_rank_pool", s.choice.pool);
+  visit("version_tokens", s.version_tokens);
+}
+
 int LargestRanks(const SubspaceConfig& config);  // of a layer's keys and values together
 
 // Positions whose queries each layer of a sequence keeps for the choice, num_q_heads * head_dim * 4 bytes each; 0:

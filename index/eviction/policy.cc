@@ -45,8 +45,8 @@ absl::StatusOr<const Filters*> EvictionPolicy::FiltersOf(int layer) const {
   if (profile() == nullptr) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (const auto found = filters_.find(layer); found != filters_.end()) return &found->second;
-  absl::StatusOr<Filters> made =
-      FiltersFromProfile(*profile(), layer, config_.geometry.rope, 0, static_cast<double>(FilterHorizon(config_)));
+  absl::StatusOr<Filters> made = FiltersFromProfile(*profile(), layer, config_.geometry.RopeOf(layer), 0,
+                                                    static_cast<double>(FilterHorizon(config_)));
   if (!made.ok()) return made.status();
   return &filters_.emplace(layer, *std::move(made)).first->second;
 }

@@ -112,13 +112,13 @@ void Reencoder::Refit(const Layer& layer, int number, int64_t length, const std:
                       Plan* plan) const {
   const SeenQueries seen = layer.queries().Seen();
   if (seen.positions.size() < QueryWindow::kFewest) return;
-  const std::vector<double> noise = NoiseOf(*codecs, seen, context_.config), losses = LossOf(*codecs, noise);
+  const std::vector<double> noise = NoiseOf(*codecs, seen, context_.config, number), losses = LossOf(*codecs, noise);
   layer.queries().SetLosses(codecs, losses);
   if (*std::max_element(losses.begin(), losses.end()) < kUnfit || !layer.queries().MayRefit()) return;
   auto learnt = std::make_shared<const QueryMoments>(LearnMoments(seen, context_.config, number));
   auto fitted = context_.transforms.Of(number, length, std::move(learnt));
   if (!fitted.ok()) return;
-  const std::vector<double> after = NoiseOf(**fitted, seen, context_.config);
+  const std::vector<double> after = NoiseOf(**fitted, seen, context_.config, number);
   for (size_t h = 0; h < noise.size(); ++h) {
     if (losses[h] < kUnfit || noise[h] < (1 + kUnfit) * after[h]) continue;
     plan->losses = LossOf(**fitted, after);

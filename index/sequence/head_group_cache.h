@@ -141,7 +141,7 @@ class HeadGroupCache {
   // In place of that of each head, [num_heads].
   void SetLowRank(std::vector<LowRankStore> low);
 
-  // For snapshots (head_group_cache_snapshot.cc): plans copies of what a write to another cache that shares pieces with
+  // For snapshots (head_group_cache_read.cc): plans copies of what a write to another cache that shares pieces with
   // this one would touch, Installed() to follow; writes all; reads it into this new cache of a layer of `length`
   // tokens. IsRight: once all has been read, whether positions ascend below `length`.
   void PlanOwnTail(Staging* staging);

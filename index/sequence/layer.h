@@ -53,7 +53,7 @@ class Layer {
   // Makes this new layer a copy of `source` (its mutex held, shared); all pieces are shared until one side writes.
   void ShareFrom(const Layer& source);
 
-  // For snapshots (layer_snapshot.cc). A copy for one begins as ShareFrom; then TakeApart, with the source's mutex held
+  // For snapshots (layer_upkeep.cc). A copy for one begins as ShareFrom; then TakeApart, with the source's mutex held
   // shared, copies what a write to `source` would touch, so that neither pays for the other: RESOURCE_EXHAUSTED.
   absl::Status TakeApart(const Layer& source);
   // Saves a layer that has been taken apart; it must live and not change until all is written.

@@ -1,4 +1,5 @@
-// Scoring of a layer (layer.h): what scorers look at, their scores, and which tokens a budget keeps.
+// Scoring of a layer (layer.h): what scorers look at, their scores, which tokens a budget keeps, and what
+// calls report of the positions that heads retain.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -54,7 +55,7 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
   input->output_projection = given.output_projection;
   input->hidden_size = given.hidden_size;
   input->profile = context_->eviction.profile();
-  input->rope = &g.rope;
+  input->rope = &g.RopeOf(layer_);
   input->filters = given.filters;
   storage->heads.resize(num_heads());
   for (int h = 0; h < num_heads(); ++h) {
@@ -197,6 +198,34 @@ bool Layer::KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const {
                           .length = length_,
                           .window = scorer.observation_window()};
   return KeptOfHeads(budget, counts, scope) == counts;
+}
+
+void Layer::BeginReport(RetainedReport report, Retained* retained, DroppedPositions* dropped) const {
+  if (retained == nullptr) return;
+  *retained = {};
+  retained->report = report;
+  retained->evictions_before = evictions_;
+  if (report == RetainedReport::kDropped) dropped->Watch(num_heads());
+}
+
+void Layer::EndReport(DroppedPositions* dropped, Retained* retained) const {
+  if (retained == nullptr || retained->report == RetainedReport::kNone) return;
+  retained->evictions = evictions_;
+  retained->num_tokens = length_;
+  try {
+    retained->dropped = dropped->Take();
+    for (int h = 0; h < num_heads(); ++h) {
+      const HeadGroupCache& held = cache(h);
+      retained->counts.push_back(static_cast<int32_t>(held.size()));
+      if (retained->report != RetainedReport::kKept) continue;
+      std::vector<int32_t>& kept = retained->kept.emplace_back(held.size());
+      for (int64_t place = 0; place < held.size(); ++place) kept[place] = held.position(place);
+    }
+  } catch (const std::bad_alloc&) {  // what the call has changed stands
+    retained->counts.clear();
+    retained->dropped.clear();
+    retained->kept.clear();
+  }
 }
 
 }  // namespace seine

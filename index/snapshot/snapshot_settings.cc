@@ -82,6 +82,11 @@ void AddGeometry(const IndexConfig& config, Lines* lines) {
   lines->Add("geometry.dtype", g.dtype);
   lines->Add("geometry.rope", ChecksumOf(g.rope.inv_freq));
   lines->Add("geometry.rope_style", g.rope.style);
+  // Absent where they say nothing, as in snapshots of before they were thought of.
+  if (g.rope.rotary_dim > 0) lines->Add("geometry.rope_rotary_dim", g.rope.rotary_dim);
+  for (const auto& [layer, rope] : g.layer_ropes) {
+    lines->Add(absl::StrCat("geometry.layer_ropes.", layer), ChecksumOf(rope.inv_freq));
+  }
   lines->Add("zones.sink", config.zones.sink);
   lines->Add("zones.local", config.zones.local);
   lines->Add("zones.update_buffer", config.zones.update_buffer);
@@ -116,15 +121,7 @@ void AddEviction(const Context& context, Lines* lines) {
   lines->Add("eviction.scorer.name", e.scorer.name);
   ForEachScorerOption(
       [&](const auto& option) { lines->Add(absl::StrCat("eviction.scorer.", option.name), e.scorer.*option.field); });
-  lines->Add("eviction.budget.tokens", e.budget.tokens);
-  lines->Add("eviction.budget.ratio", e.budget.ratio);
-  lines->Add("eviction.budget.heads", e.budget.heads);
-  lines->Add("eviction.budget.safeguard", e.budget.safeguard);
-  lines->Add("eviction.budget.beta", e.budget.beta);
-  lines->Add("eviction.keep.sinks", e.keep.sinks);
-  lines->Add("eviction.keep.recent", e.keep.recent);
-  lines->Add("eviction.keep.recent_share", e.keep.recent_share);
-  lines->Add("eviction.interval", e.interval);
+  ForEachStored(e, [&](const char* name, const auto& value) { lines->Add(absl::StrCat("eviction.", name), value); });
   lines->Add("eviction.keep_queries", context.kept_queries());
   lines->Add("eviction.horizon", FilterHorizon(context.config));
   lines->Add("eviction.profile", ChecksumOf(context.eviction.profile()));
@@ -139,19 +136,7 @@ void AddSubspace(const IndexConfig& config, Lines* lines) {
     lines->Add(absl::StrCat("subspace.key_rank[", layer, "]"), s.key_rank_of(layer));
     lines->Add(absl::StrCat("subspace.value_rank[", layer, "]"), s.value_rank_of(layer));
   }
-  lines->Add("subspace.frame", Name(s.frame));
-  lines->Add("subspace.interval", s.oja.interval);
-  lines->Add("subspace.learning_rate", s.oja.learning_rate);
-  lines->Add("subspace.relative", s.oja.relative);
-  lines->Add("subspace.max_gain", s.oja.max_gain);
-  lines->Add("subspace.error_threshold", s.oja.error_threshold);
-  lines->Add("subspace.min_spacing", s.oja.min_spacing);
-  lines->Add("subspace.prompt_pool", s.prompt.pool);
-  lines->Add("subspace.prompt_learning_rate", s.prompt.learning_rate);
-  lines->Add("subspace.full_rank", s.full_rank);
-  lines->Add("subspace.full_rank_queries", s.choice.queries);
-  lines->Add("subspace.full_rank_pool", s.choice.pool);
-  lines->Add("subspace.version_tokens", s.version_tokens);
+  ForEachStored(s, [&](const char* name, const auto& value) { lines->Add(absl::StrCat("subspace.", name), value); });
   lines->Add("subspace.profile", ChecksumOf(s.profile.get()));
   lines->Add("subspace.carried_to", s.carried_to);
   lines->Add("subspace.stack_queries", s.stack_queries);

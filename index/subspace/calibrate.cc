@@ -107,10 +107,11 @@ absl::StatusOr<LayerBases> CalibrateLayer(const Profile& profile, const Rope& ro
 }
 
 absl::StatusOr<std::vector<SubspaceRanks>> RanksForEnergy(const Profile& profile, const Rope& rope,
+                                                          const LayerRopes& layer_ropes,
                                                           const CalibrationOptions& options) {
   std::vector<SubspaceRanks> ranks;
   for (int layer = 0; layer < profile.num_layers(); ++layer) {
-    const auto moments = KeyMoments(profile, rope, layer, options);
+    const auto moments = KeyMoments(profile, RopeOfLayer(rope, layer_ropes, layer), layer, options);
     if (!moments.ok()) return moments.status();
     const absl::StatusOr<int> keys = LargestRank(*moments, options.energy, "keys");
     if (!keys.ok()) return keys.status();

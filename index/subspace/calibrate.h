@@ -41,6 +41,7 @@ struct SubspaceRanks {
 // The smallest ranks that hold options.energy in every head of each layer, as CalibrateLayer finds them: [num_layers].
 // INVALID_ARGUMENT as there.
 absl::StatusOr<std::vector<SubspaceRanks>> RanksForEnergy(const Profile& profile, const Rope& rope,
+                                                          const LayerRopes& layer_ropes,
                                                           const CalibrationOptions& options);
 
 // Turns rows [count, D] at positions first_position, first_position + 1, ... back to position 0, or forth.

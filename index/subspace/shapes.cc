@@ -22,7 +22,7 @@ LowRankOptions OptionsOf(const IndexConfig& config, int layer) {
   o.head_dim = config.geometry.head_dim;
   o.dtype = config.geometry.dtype;
   o.frame = s.frame;
-  o.rope = config.geometry.rope;
+  o.rope = config.geometry.RopeOf(layer);
   o.key_rank = s.key_rank_of(layer);
   o.value_rank = s.value_rank_of(layer);
   o.block_tokens = config.zones.update_buffer;
@@ -100,6 +100,11 @@ absl::Status CheckSubspace(const IndexConfig& config) {
     options.key_rank = options.value_rank = g.head_dim;  // at most; found from a valid profile
   }
   if (bad = Validate(options); !bad.ok()) return InGroup(bad, "subspace");
+  const Rope& rope = g.rope;
+  if (s.frame == KeyFrame::kPreRope && rope.style == Rope::Style::kHalfSplit && rope.half() < g.head_dim / 2) {
+    return BadField("subspace.frame", "pre_rope: keys of which RoPE turns ", rope.rotary_dim, " of ", g.head_dim,
+                    " coordinates go by post_rope alone");
+  }
   if (s.profile_name.size() > kMaxNameLength) {
     return BadField("subspace.profile", s.profile_name.size(), " characters, at most ", kMaxNameLength);
   }
@@ -114,8 +119,7 @@ absl::Status CheckSubspace(const IndexConfig& config) {
       return BadField("subspace.profile", "no moments of keys or of values in layer ", layer, ", KV head ", h);
     }
   }
-  if (s.profile->rope_json.empty() || g.rope.stated()) return absl::OkStatus();
-  return BadField("geometry.rope", "not stated, but the profile's moments are of before RoPE");
+  return CheckProfileRope(*s.profile, g);
 }
 
 absl::Status FindRanks(IndexConfig* config) {
@@ -124,7 +128,8 @@ absl::Status FindRanks(IndexConfig* config) {
   SubspaceConfig open = s;  // without ranks, as the search for them wants it
   open.key_rank = open.value_rank = 0;
   open.key_ranks.clear(), open.value_ranks.clear();
-  const auto found = RanksForEnergy(*s.profile, config->geometry.rope, CalibrationOf(open, 0));
+  const auto found =
+      RanksForEnergy(*s.profile, config->geometry.rope, config->geometry.layer_ropes, CalibrationOf(open, 0));
   if (!found.ok()) return WithField(found.status(), "subspace.profile");
   const auto take = [&](const char* name, int SubspaceRanks::*side, int* one, std::vector<int>* each) {
     std::vector<int> ranks;
@@ -159,12 +164,13 @@ absl::StatusOr<LowRankShapes> MakeLowRankShapes(const IndexConfig& config) {
     std::vector<LowRankShape>& heads = shapes.emplace_back(g.num_kv_heads);
     for (LowRankShape& head : heads) head.options = OptionsOf(config, layer);
     if (s.profile == nullptr) continue;
-    auto bases = CalibrateLayer(*s.profile, g.rope, layer, CalibrationOf(s, layer));
+    const Rope& rope = g.RopeOf(layer);
+    auto bases = CalibrateLayer(*s.profile, rope, layer, CalibrationOf(s, layer));
     if (!bases.ok()) return BadField("subspace.profile", "layer ", layer, ": ", WhatOf(bases.status()));
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const Eigen::MatrixXd queries = GroupQueryMoment(*s.profile, layer, h);
       heads[h].query_moment =
-          s.frame == KeyFrame::kPreRope ? queries : CarryMoment(queries, g.rope, 0, static_cast<double>(s.carried_to));
+          s.frame == KeyFrame::kPreRope ? queries : CarryMoment(queries, rope, 0, static_cast<double>(s.carried_to));
       heads[h].key_start = std::move(bases->keys[h]);
       heads[h].value_start = std::move(bases->values[h]);
     }

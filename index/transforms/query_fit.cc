@@ -20,7 +20,8 @@ Eigen::VectorXd QueryOf(const SeenQueries& seen, const Geometry& g, size_t step,
   return Eigen::Map<const Eigen::VectorXf>(row, g.head_dim).cast<double>();
 }
 
-double NoiseOfHead(const LayerCodecs& codecs, int kv_head, const SeenQueries& seen, const IndexConfig& config) {
+double NoiseOfHead(const LayerCodecs& codecs, int kv_head, const SeenQueries& seen, const IndexConfig& config,
+                   const Rope& rope) {
   const Geometry& g = config.geometry;
   const HeadCodec& head = codecs.heads[kv_head];
   const size_t steps = std::min(kProbes, seen.positions.size());
@@ -32,7 +33,7 @@ double NoiseOfHead(const LayerCodecs& codecs, int kv_head, const SeenQueries& se
     for (int j = 0; j < g.group(); ++j) {
       Eigen::VectorXd x = QueryOf(seen, g, step, kv_head * g.group() + j);
       const auto there = static_cast<int64_t>(gap * (static_cast<double>(i * g.group() + j) + .5));
-      if (g.rope.stated()) ApplyRope(g.rope, codecs.position + there - seen.positions[step], x.data());
+      ApplyRope(rope, codecs.position + there - seen.positions[step], x.data());
       const Eigen::VectorXf query = x.cast<float>();
       head.codec->PrepareQuery(query.data(), &prepared);
       const double deviation = double{head.codec->CoarseNoise(prepared)} * double{prepared.coarse_step};
@@ -47,9 +48,10 @@ double NoiseOfHead(const LayerCodecs& codecs, int kv_head, const SeenQueries& se
 
 }  // namespace
 
-std::vector<double> NoiseOf(const LayerCodecs& codecs, const SeenQueries& seen, const IndexConfig& config) {
+std::vector<double> NoiseOf(const LayerCodecs& codecs, const SeenQueries& seen, const IndexConfig& config, int layer) {
   std::vector<double> noise(codecs.heads.size());
-  for (size_t h = 0; h < noise.size(); ++h) noise[h] = NoiseOfHead(codecs, static_cast<int>(h), seen, config);
+  const Rope& rope = config.geometry.RopeOf(layer);
+  for (size_t h = 0; h < noise.size(); ++h) noise[h] = NoiseOfHead(codecs, static_cast<int>(h), seen, config, rope);
   return noise;
 }
 
@@ -68,7 +70,7 @@ QueryMoments LearnMoments(const SeenQueries& seen, const IndexConfig& config, in
     for (int i = 0; i < steps; ++i) {
       for (int j = 0; j < g.group(); ++j) {
         Eigen::VectorXd x = QueryOf(seen, g, i, h * g.group() + j);
-        if (g.rope.stated()) UndoRope(g.rope, seen.positions[i], x.data());
+        UndoRope(g.RopeOf(layer), seen.positions[i], x.data());
         queries.col(i * g.group() + j) = x;
       }
     }

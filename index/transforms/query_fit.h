@@ -25,7 +25,7 @@ struct SeenQueries {
 
 // Share of the variance of each KV head's scores that is noise, were these queries asked at positions spread over
 // [p, p + horizon] of the code: what the code's own prediction (HeadCodec::noise) supposes. 0 where all are zero.
-std::vector<double> NoiseOf(const LayerCodecs& codecs, const SeenQueries& seen, const IndexConfig& config);
+std::vector<double> NoiseOf(const LayerCodecs& codecs, const SeenQueries& seen, const IndexConfig& config, int layer);
 
 // NoiseOf over what the code expected, less 1.
 std::vector<double> LossOf(const LayerCodecs& codecs, const std::vector<double>& noise);

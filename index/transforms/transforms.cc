@@ -85,8 +85,8 @@ Transforms::Transforms(const IndexConfig* config, MemoryLedger* ledger, int rota
       shared_(MakeShared(config_)),
       layout_(traits_.layout(spec_)) {}
 
-int64_t Transforms::PositionOf(int64_t length) const {
-  if (shared_ != nullptr || !config_.geometry.rope.stated()) return -1;
+int64_t Transforms::PositionOf(int layer, int64_t length) const {
+  if (shared_ != nullptr || !config_.geometry.RopeOf(layer).turns()) return -1;
   return config_.codec.query_position.value_or(SealingPosition(length, config_.codec.horizon));
 }
 
@@ -101,7 +101,7 @@ bool Transforms::Outgrown(const LayerCodecs& codecs, int64_t length) const {
 
 Transforms::Codecs Transforms::Of(int layer, int64_t length) {
   if (shared_ != nullptr) return shared_;
-  const int64_t position = PositionOf(length);
+  const int64_t position = PositionOf(layer, length);
   std::shared_ptr<Entry> entry;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -120,7 +120,7 @@ Transforms::Codecs Transforms::Of(int layer, int64_t length) {
 
 Transforms::Codecs Transforms::Of(int layer, int64_t length, std::shared_ptr<const QueryMoments> queries) {
   if (queries == nullptr) return Of(layer, length);
-  return Compute(layer, PositionOf(length), std::move(queries));
+  return Compute(layer, PositionOf(layer, length), std::move(queries));
 }
 
 // A map for keys in 16 bits and one for queries in 32, tables by the coordinate; moments in double.
@@ -156,7 +156,7 @@ Transforms::Codecs Transforms::Compute(int layer, int64_t position, std::shared_
 absl::StatusOr<HeadCodec> Transforms::OfHead(int layer, int kv_head, int64_t position,
                                              const QueryMoments* learnt) const {
   const Profile& profile = *config_.codec.profile;
-  const Rope& rope = config_.geometry.rope;
+  const Rope& rope = config_.geometry.RopeOf(layer);
   const auto begin = static_cast<double>(position), end = begin + static_cast<double>(config_.codec.horizon);
   const Eigen::MatrixXd keys = CarryMoment(profile.layers[layer].k_residual[kv_head], rope, 0, begin);
   const Eigen::MatrixXd queries =

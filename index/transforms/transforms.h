@@ -82,8 +82,8 @@ class Transforms {
     std::shared_ptr<const LayerCodecs> codecs;  // guarded by mutex; nullptr: not computed, or there was no memory
   };
 
-  int64_t TableBytes(bool with_moments) const;  // of a layer's codecs
-  int64_t PositionOf(int64_t length) const;
+  int64_t TableBytes(bool with_moments) const;          // of a layer's codecs
+  int64_t PositionOf(int layer, int64_t length) const;  // -1: nothing turns
   Codecs Compute(int layer, int64_t position, std::shared_ptr<const QueryMoments> queries) const;
   absl::StatusOr<HeadCodec> OfHead(int layer, int kv_head, int64_t position, const QueryMoments* queries) const;
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "profile/field_error.h"
 #include "profile/layout.h"
 #include "service/calls/calls.h"
 #include "service/calls/convert/convert.h"
@@ -69,6 +70,7 @@ absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request
   auto profile = core.options.profiles->Find(request.profile(), "profile");
   if (!profile.ok()) return profile.status();
   absl::Status fits = CheckGeometry(**profile, g.num_layers, g.num_q_heads, g.num_kv_heads, g.head_dim);
+  if (fits.ok() && g.rope.stated()) fits = WithField(CheckProfileRope(**profile, g), "profile");
   if (!fits.ok()) return Explain(fits, "");
   if (request.carried_to() < 0) return FieldError("OUT_OF_LIMITS", "carried_to", "negative");
   if (!(request.energy() >= 0 && request.energy() <= 1)) {
@@ -81,7 +83,7 @@ absl::Status CalibrateBasis(Core& core, const v1::CalibrateBasisRequest& request
   options.key_rank = request.key_rank();
   options.value_rank = request.value_rank();
   options.energy = request.energy();
-  auto bases = CalibrateLayer(*InLayout(*profile, g.rope), g.rope, request.layer(), options);
+  auto bases = CalibrateLayer(*InLayout(*profile, g.rope), g.RopeOf(request.layer()), request.layer(), options);
   if (!bases.ok()) return Explain(bases.status(), "");
   const int ranks = bases->keys[0].rank + bases->values[0].rank;
   if (auto s = CheckBases(core, g, ranks, "energy"); !s.ok()) return s;

@@ -136,7 +136,6 @@ TEST(ProgramTest, HelpIsAHundredColumnsWide) {
 
 TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
-      {"", "subcommand is required"},
       {"fly", "unknown command fly; there are recall, drift, prompt, prompt-attention, evict"},
       {"recal", "unknown command recal; did you mean recall?"},
       {"recall --trac x", "recall: unknown flag --trac; did you mean --trace?"},
@@ -197,6 +196,46 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
     EXPECT_NE(run.err.find(says), std::string::npos) << run.err;
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
     EXPECT_EQ(run.out, "");
+  }
+}
+
+TEST(ProgramTest, WithoutArgumentsThereAreThreeExamplesThatRun) {
+  const ProgramRun run = RunBench("");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.out, "");
+  EXPECT_NE(run.err.find("\nseine-bench: A subcommand is required (seine-bench --help)\n"), std::string::npos)
+      << run.err;
+  std::istringstream lines(run.err);
+  int examples = 0;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    if (line.rfind("  seine-bench ", 0) != 0) continue;
+    ++examples;
+    std::string example = line.substr(14, line.find('#') - 14);
+    for (const auto& [from, to] : {std::pair<std::string, std::string>{"65536", "4096 --num-queries 2"},
+                                   {"FILE", SEINE_TRACE " --layers 15 --num-queries 2"}}) {
+      if (const size_t at = example.find(from); at != example.npos) example.replace(at, from.size(), to);
+    }
+    const ProgramRun ran = RunBench(example + (example.rfind("step", 0) == 0 ? "--num-keys 2048" : ""));
+    EXPECT_EQ(ran.exit_code, 0) << example << ": " << ran.err;
+  }
+  EXPECT_EQ(examples, 3);
+}
+
+TEST(ProgramTest, TablesEndWithWhatTheyMean) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"recall --synthetic rope --num-keys 4096 --num-queries 2", "% of the exact top 100, in "},
+      {std::string("evict --layers 15 --scorer keydiff,knorm --budget 5%,10% --trace ") + SEINE_TRACE,
+       "budget 10%: keydiff keeps most of attention, 0.8"},
+      {"subspace --synthetic drift --num-keys 2048 --head-dim 64 --rank 16",
+       "keys_post_rope at rank 16: oja_32 leaves out 0."},
+      {"kernels --num-keys 131072 --batch 1", "None of them was measured."},
+  };
+  for (const auto& [arguments, says] : cases) {
+    const ProgramRun run = RunBench(arguments);
+    ASSERT_EQ(run.exit_code, 0) << arguments << ": " << run.err;
+    const size_t begin = run.out.rfind('\n', run.out.size() - 2);
+    EXPECT_NE(run.out.substr(begin + 1).find(says), std::string::npos) << run.out;
   }
 }
 

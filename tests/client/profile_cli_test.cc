@@ -210,8 +210,10 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   Write("nan", nan);
   Write("no_values", no_values);
   Write("other", with({{"model", "n"}}));
-  Write("bad_rope", with({{"rope", R"({"rope_theta": 1e4, "rope_type": "longrope"})"}}));
+  Write("bad_rope", with({{"rope", R"({"rope_theta": 1e4, "rope_type": "ntk"})"}}));
   Write("no_rope", with({{"rope", "null"}}));
+  Write("bad_layer_ropes", with({{"layer_ropes", R"([{"layers": [2], "rope": {"rope_type": "none"}}])"}}));
+  Write("other_ropes", with({{"layer_ropes", R"([{"layers": [1], "rope": {"rope_type": "none"}}])"}}));
   Write("bad_style", with({{"rope_style", "unknown"}}));
   Write("bad_start", with({{"query_start", "290"}}));
   Write("bad_layers", with({{"num_layers", "1"}}));
@@ -237,6 +239,8 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"calibrate --trace %t --trace %other --out %x", 3, "model is 'n', not 'm'"},
       {"calibrate --trace %t --trace %no_rope --out %x", 3, "rope is 'not stated', not 'stated'"},
       {"calibrate --trace %bad_rope --out %x", 3, "rope.rope_type: must be default"},
+      {"calibrate --trace %bad_layer_ropes --out %x", 3, "layer_ropes: layer 2: the model has 2 layers"},
+      {"calibrate --trace %t --trace %other_ropes --out %x", 3, R"(layer_ropes is '[{"layers":[1],)"},
       {"calibrate --trace %bad_style --out %x", 3, "rope_style: must be half_split or interleaved, not 'unknown'"},
       {"calibrate --trace %bad_start --out %x", 3, "query_start: '290' does not place 40 queries in 300 tokens"},
       {"calibrate --trace %bad_layers --out %x", 3, "num_layers: '1' is no number of layers of which 1 is one"},
@@ -256,6 +260,37 @@ TEST_F(ProfileCliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   for (const auto& test : cases) ExpectError(test.line, test.exit_code, test.part);
   EXPECT_FALSE(std::filesystem::exists(folder_.Path("x")));
   EXPECT_EQ(Seine("calibrate --trace %huge --out %x --fp32").exit_code, 0);
+}
+
+// A layer that does not turn is measured as it is, one whose heads turn in part by that part, and the file says so.
+TEST_F(ProfileCliTest, LayersAreMeasuredAsTheyTurn) {
+  TraceSpec spec;
+  const std::string part = R"({"rope_theta": 10000.0, "partial_rotary_factor": 0.5})";
+  spec.metadata = {{"model", "m"},
+                   {"rope", part},
+                   {"rope_style", "interleaved"},
+                   {"layer_ropes", R"([{"layers": [1], "rope": {"rope_type": "none"}}])"}};
+  Write("t", spec);
+  const Json json = SeineJson("calibrate --trace %t --out %p --fp32");
+  EXPECT_EQ(json["layer_ropes"], R"([{"layers":[1],"rope":{"rope_type":"none"}}])");
+  const auto profile = ReadProfile(folder_.Path("p"));
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  for (const int layer : {0, 1}) {
+    const std::vector<float> keys = Rows(300 * kKv * kDim, SeedOf(spec, layer, 'k'), 1);
+    Eigen::MatrixXd want = Eigen::MatrixXd::Zero(kDim, kDim);
+    for (int n = 16; n < 300; ++n) {
+      Eigen::VectorXd x = Eigen::Map<const Eigen::VectorXf>(keys.data() + n * kKv * kDim, kDim).cast<double>();
+      for (int i = 0; i < kDim / 4 && layer == 0; ++i) {  // neighbours among the first half, back by hand
+        const double angle = -n * std::pow(10000.0, -2.0 * i / (kDim / 2.0)), a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * std::cos(angle) - b * std::sin(angle);
+        x[2 * i + 1] = a * std::sin(angle) + b * std::cos(angle);
+      }
+      want += x * x.transpose() / (300 - 16);
+    }
+    EXPECT_LT((profile->layers[layer].k_moment[0] - want).norm(), 1e-5 * want.norm()) << layer;
+  }
+  const Outcome shown = Seine("profile show %p");
+  EXPECT_TRUE(absl::StrContains(shown.out, "; layers 1 do not turn")) << shown.out << shown.err;
 }
 
 // Without its descriptors a program would open its files as 0, 1 and 2, and print into them.

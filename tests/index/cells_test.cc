@@ -8,6 +8,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
+#include "tests/index/made_up_model.h"
 #include "tests/index/test_util.h"
 
 namespace seine::cells {  // of its own: the names are short
@@ -130,6 +131,50 @@ void ExpectTheIndexsAnswers(int64_t cells, double beta, Path path) {
 TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
   ExpectTheIndexsAnswers(3000, .05, Path::kIndex);
   ExpectTheIndexsAnswers(1400, 0, Path::kExact);  // a short zone
+}
+
+// What is lost by a profile's codes over 3,000 keys whose coordinates lie in an order, the mean of 16 queries. The
+// profile's, of halves, lie in the order that it states.
+double LostInLayout(Rope::Style style, Rope::Style stated) {
+  constexpr int kCells = 3000, kPairs = kDim / 2;
+  CellConfig config = Config();
+  const testing::MadeUpModel model(config.geometry);  // of halves
+  config.geometry.rope = *ParseRope(testing::MadeUpModel::kRopeJson, kDim, style, 1);
+  config.codec.name = "balanced";
+  Profile profile = *model.Measure();
+  profile.rope_style = stated;
+  config.codec.profile = std::make_shared<const Profile>(std::move(profile));
+  config.search.refine = 40;  // as many as are chosen
+  const auto placed = [&](std::vector<float> rows) {
+    if (style == Rope::Style::kHalfSplit) return rows;
+    const std::vector<float> halves = rows;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const size_t row = i / kDim * kDim, j = i % kDim;
+      rows[row + (j < kPairs ? 2 * j : 2 * (j - kPairs) + 1)] = halves[i];
+    }
+    return rows;
+  };
+  Cache cache(kCells);
+  const std::vector<float> keys = placed(model.Keys(0, kCells));
+  for (size_t i = 0; i < keys.size(); ++i) cache.keys[i] = static_cast<_Float16>(keys[i]);
+  auto context = *CellContext::Create(config);
+  auto layer = *CellLayer::Create(context.get(), 1);
+  EXPECT_TRUE(EncodeAll(layer.get(), cache, kCells));
+  double lost = 0;
+  for (int seed = 0; seed < 16; ++seed) {
+    const std::vector<float> queries = placed(model.Query(kCells - 1, seed));
+    lost += layer->Lost(seed % kHeads, queries.data() + seed % kHeads * kGroup * kDim, kGroup,
+                        Divide({{0, kCells}}, 16, 32), cache.Rows(), 40);
+  }
+  return lost / 16;
+}
+
+TEST(CellLayer, AProfileOfTheOtherLayoutIsBroughtToTheKeys) {
+  constexpr Rope::Style kHalves = Rope::Style::kHalfSplit, kNeighbours = Rope::Style::kInterleaved;
+  const double halves = LostInLayout(kHalves, kHalves), neighbours = LostInLayout(kNeighbours, kHalves);
+  EXPECT_GT(halves, 0);
+  EXPECT_NEAR(neighbours, halves, .1 * halves) << neighbours;                 // sums are rounded in another order
+  EXPECT_GT(LostInLayout(kNeighbours, kNeighbours), 1.5 * halves) << halves;  // as if it were in the keys' order
 }
 
 TEST(CellLayer, AllChosenIsExactAttention) {

@@ -349,6 +349,47 @@ TEST_F(QueryWindowTest, SaysWhereThereIsNoMemory) {
   EXPECT_EQ(ledger.held(MemoryKind::kOther), 0);
 }
 
+// A layer without RoPE among others has the codes of a model that has none, at any length; the others have their own.
+TEST_F(RefitTest, LayersKeepTheirOwnRope) {
+  const std::string none = R"({"rope_type": "none"})";
+  const auto with = [&](const std::string& rope, const std::string& layers) {
+    Profile profile = *profile_;
+    profile.rope_json = rope, profile.layer_ropes_json = layers;
+    IndexConfig config = Config(std::make_shared<const Profile>(std::move(profile)));
+    config.geometry.rope = *ParseRope(rope, 64, Rope::Style::kHalfSplit, 1);
+    config.geometry.layer_ropes = *ParseLayerRopes(layers, 64, Rope::Style::kHalfSplit, 1);
+    EXPECT_TRUE(Validate(config).ok()) << Validate(config);
+    return config;
+  };
+  const IndexConfig turning = with(profile_->rope_json, ""), still = with(none, ""),
+                    mixed = with(profile_->rope_json, R"([{"layers": [1], "rope": )" + none + "}]");
+  MemoryLedger ledger(backend_.get(), 0, 0, nullptr);
+  Transforms of_turning(&turning, &ledger), of_still(&still, &ledger), of_mixed(&mixed, &ledger);
+  const auto maps = [](Transforms* transforms, int layer, int64_t length) {
+    return (*transforms->Of(layer, length))->heads[1].codec->Transform().key_map;
+  };
+  EXPECT_EQ(maps(&of_mixed, 0, 4096), maps(&of_turning, 0, 4096));
+  EXPECT_EQ(maps(&of_mixed, 1, 4096), maps(&of_still, 1, 4096));
+  EXPECT_NE(maps(&of_mixed, 1, 4096), maps(&of_turning, 1, 4096));
+  EXPECT_EQ(maps(&of_mixed, 1, 65536), maps(&of_still, 1, 4096));
+  EXPECT_EQ((*of_mixed.Of(1, 4096))->position, -1);  // no length outgrows them
+
+  // What was asked at one position is asked at any other, and live moments are the queries' own.
+  SeenQueries seen;
+  seen.rows = model_.Query(4000, 1);
+  seen.positions = {4000};
+  SeenQueries elsewhere = seen;
+  elsewhere.positions = {9};
+  const auto noise = [&](const SeenQueries& of, const std::shared_ptr<const LayerCodecs>& codecs, int layer) {
+    return NoiseOf(*codecs, of, mixed, layer);
+  };
+  const auto first = *of_mixed.Of(0, 4096), second = *of_mixed.Of(1, 4096);
+  EXPECT_EQ(noise(seen, second, 1), noise(elsewhere, second, 1));
+  EXPECT_NE(noise(seen, first, 0), noise(elsewhere, first, 0));
+  EXPECT_EQ(LearnMoments(seen, mixed, 1), LearnMoments(elsewhere, mixed, 1));
+  EXPECT_NE(LearnMoments(seen, mixed, 0), LearnMoments(elsewhere, mixed, 0));
+}
+
 // What is measured of moments alone is the same as the brute mean over positions.
 TEST_F(RefitTest, NoiseIsThatOfTheMoments) {
   const IndexConfig fits = Config(profile_), strange = Config(strange_);
@@ -361,18 +402,18 @@ TEST_F(RefitTest, NoiseIsThatOfTheMoments) {
   }
   Transforms good(&fits, &ledger), bad(&strange, &ledger);
   const auto right = *good.Of(0, 4096), wrong = *bad.Of(0, 4096);
-  for (const double loss : LossOf(*right, NoiseOf(*right, seen, fits))) EXPECT_LT(std::abs(loss), .15);
-  for (const double loss : LossOf(*wrong, NoiseOf(*wrong, seen, strange))) EXPECT_GT(loss, .25);
+  for (const double loss : LossOf(*right, NoiseOf(*right, seen, fits, 0))) EXPECT_LT(std::abs(loss), .15);
+  for (const double loss : LossOf(*wrong, NoiseOf(*wrong, seen, strange, 0))) EXPECT_GT(loss, .25);
   const auto learnt = std::make_shared<const QueryMoments>(LearnMoments(seen, strange, 0));
   const auto fitted = *bad.Of(0, 4096, learnt);
-  const std::vector<double> best = NoiseOf(*right, seen, fits), after = NoiseOf(*fitted, seen, strange);
+  const std::vector<double> best = NoiseOf(*right, seen, fits, 0), after = NoiseOf(*fitted, seen, strange, 0);
   for (size_t h = 0; h < best.size(); ++h) EXPECT_LT(after[h], best[h] * 1.1);
   EXPECT_EQ(fitted->queries, learnt);
   EXPECT_GT(ledger.held(MemoryKind::kOther), 3 * 2 * 6 * 64 * 64);
 
   SeenQueries nothing = seen;
   std::fill(nothing.rows.begin(), nothing.rows.end(), 0.0f);
-  EXPECT_EQ(NoiseOf(*right, nothing, fits), (std::vector<double>{0, 0}));
+  EXPECT_EQ(NoiseOf(*right, nothing, fits, 0), (std::vector<double>{0, 0}));
   EXPECT_TRUE(bad.Of(0, 4096, std::make_shared<const QueryMoments>(LearnMoments(nothing, strange, 0))).ok());
 }
 

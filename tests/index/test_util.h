@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "index/calls/index_impl.h"
 #include "index/index.h"
-#include "index/index_impl.h"
 #include "kernels/backend.h"
 #include "kernels/math.h"
 

@@ -66,6 +66,34 @@ TEST(Layout, AProfileOfOneIsTheOthersInItsOrder) {
   }
 }
 
+// Of a part of a head, half of the half-split order's pairs lie in its first coordinates: by hand again.
+TEST(Layout, PartsOfHeadsAreBroughtToo) {
+  constexpr int kPlaceOfPart[kDim] = {0, 2, 1, 3, 4, 5, 6, 7};  // two pairs turn, of coordinates 0 to 3
+  const auto rope = [](Rope::Style style, int rotary_dim) { return Rope{style, {1, .3, 0, 0}, rotary_dim}; };
+  const auto measure = [&](const Rope& of, bool placed) {
+    std::vector<float> keys = Correlated(1, 1), rows = keys;
+    for (size_t i = 0; placed && i < rows.size(); ++i) rows[i / kDim * kDim + kPlaceOfPart[i % kDim]] = keys[i];
+    ProfileBuilder builder(1, 1, 1, kDim);
+    builder.AddKeys(0, rows.data(), kTokens, 0, of);
+    builder.AddQueries(0, rows.data(), kTokens, 0, of);
+    Profile profile = builder.Finish().value();
+    profile.head_dim = kDim, profile.rope_json = RopeJson(of), profile.rope_style = of.style;
+    return std::make_shared<const Profile>(std::move(profile));
+  };
+  const Rope half = rope(kHalf, 4), pairs = rope(kPairs, 4), whole = rope(kPairs, 0);
+  const auto of_half = measure(half, false), of_pairs = measure(pairs, true), of_whole = measure(whole, true);
+  for (const auto& [from, to, want] : {std::tuple(of_half, pairs, of_pairs),
+                                       {of_pairs, half, of_half},
+                                       {of_half, whole, of_pairs},
+                                       {of_whole, half, of_half}}) {
+    const auto brought = InLayout(from, to);
+    EXPECT_LT((brought->layers[0].k_moment[0] - want->layers[0].k_moment[0]).norm(), 1e-9);
+    EXPECT_LT((brought->layers[0].q_mean[0] - want->layers[0].q_mean[0]).norm(), 1e-9);
+    EXPECT_EQ(InLayout(brought, to), brought);  // it says how it lies now
+  }
+  EXPECT_EQ(InLayout(of_whole, pairs), of_whole);  // neighbours are the same in both
+}
+
 TEST(Layout, WhatIsAlreadySoIsNotCopied) {
   const auto profile = Measure(kHalf);
   EXPECT_EQ(InLayout(profile, RopeOf(kHalf)), profile);

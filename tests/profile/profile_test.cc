@@ -201,8 +201,9 @@ TEST(Profile, ForeignAndContradictoryFiles) {
   const struct {
     const char *from, *to, *message;
   } cases[] = {
-      {"seine-profile-1", "seine-profile-2",
-       "format seine-profile-2 is another version; this program reads seine-profile-1"},
+      {"seine-profile-1", "seine-profile-3",
+       "format seine-profile-3 is another version; this program reads seine-profile-1 and seine-profile-2"},
+      {"seine-profile-1", "seine-profile-2", "metadata has no layer_ropes"},
       {"seine-profile-1", "seine-trace-1.0", "not a profile: metadata's format is not seine-profile-1"},
       {"\"format\"", "\"farmat\"", "not a profile"},
       {"\"num_layers\":\"2\"", "\"num_layers\":\"3\"", "tensor layers.2.q_mean is missing"},
@@ -267,6 +268,26 @@ TEST(Profile, RefusesNaNAndMatricesThatAreNoMoments) {
   bytes.replace(bytes.size() - 4, 4, reinterpret_cast<const char*>(&nan), 4);
   EXPECT_EQ(ReadProfile(folder.Write("p", bytes)).status().message(),
             path + ": tensor layers.1.v_moment: holds a value that is not finite");
+}
+
+// A file says that it is of the second version only where an older program would misread it.
+TEST(Profile, LayersThatTurnOtherwiseAreStated) {
+  TempFolder folder;
+  const std::string path = folder.Path("p");
+  Profile profile = SmallProfile();
+  ASSERT_TRUE(WriteProfile(profile, ProfilePrecision::kFloat32, path).ok());
+  EXPECT_TRUE(absl::StrContains(Contents(path), "\"seine-profile-1\""));
+  EXPECT_FALSE(absl::StrContains(Contents(path), "layer_ropes"));
+  profile.layer_ropes_json = R"([{"layers": [1], "rope": {"rope_type": "none"}}])";
+  ASSERT_TRUE(WriteProfile(profile, ProfilePrecision::kFloat32, path).ok());
+  EXPECT_TRUE(absl::StrContains(Contents(path), "\"seine-profile-2\""));
+  const auto read = ReadProfile(path);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->layer_ropes_json, profile.layer_ropes_json);
+  EXPECT_EQ(ReadProfileHeader(path)->layer_ropes_json, profile.layer_ropes_json);
+  profile.layer_ropes_json = R"([{"layers": [2], "rope": {"rope_type": "none"}}])";
+  ASSERT_TRUE(WriteProfile(profile, ProfilePrecision::kFloat32, path).ok());
+  EXPECT_EQ(ReadProfile(path).status().message(), path + ": layer_ropes: layer 2: the model has 2 layers");
 }
 
 TEST(Profile, AnotherModelsGeometryIsNamed) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "profile/io/tensor_writer.h"
 #include "service/catalog.h"
 #include "service/config/config.h"
@@ -38,6 +39,9 @@ void WriteProfiles(const std::string& folder) {
   };
   write(profile, "good.profile.safetensors");
   write(profile, "plain.safetensors");
+  profile.layer_ropes_json = R"([{"layers": [1], "rope": {"rope_type": "none"}}])";
+  write(profile, "mixed.profile.safetensors");
+  profile.layer_ropes_json.clear();
   write(profile, "torn.profile.safetensors");
   std::filesystem::resize_file(folder + "/torn.profile.safetensors", 5000);
   write(*seine::testing::MadeUpModel(FixtureGeometry(kLayers + 1)).Measure(512), "foreign.profile.safetensors");
@@ -140,6 +144,25 @@ TEST_P(ProfilesTest, AnIndexThatNamesOneIsBalanced) {
   EXPECT_EQ(answer.answers(0).path(), v1::PATH_INDEX);
 }
 
+TEST_P(ProfilesTest, LayersOfAProfileKeepTheirRope) {
+  v1::IndexSpec spec = Spec("mixed"), made, twin;
+  spec.mutable_codec()->set_profile("mixed");
+  const grpc::Status status = Create(spec, &made);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(made.geometry().layer_ropes_size(), 1);
+  EXPECT_EQ(made.geometry().layer_ropes(0).layers_size(), 1);
+  EXPECT_EQ(made.geometry().layer_ropes(0).layers(0), 1);
+  for (const double w : made.geometry().layer_ropes(0).rope().inv_freq()) EXPECT_EQ(w, 0);
+  made.set_name("again");
+  ASSERT_TRUE(Create(made, &twin).ok());
+  EXPECT_EQ(twin.SerializeAsString(), made.SerializeAsString());
+
+  spec.set_name("whole");  // RoPE is stated, and of all layers
+  spec.mutable_geometry()->mutable_rope()->set_config_json(R"({"rope_theta": 10000})");
+  EXPECT_TRUE(absl::StrContains(Create(spec).error_message(), "layer 1 turns 32 of 32 pairs"))
+      << Create(spec).error_message();
+}
+
 TEST_P(ProfilesTest, TheModelsNameFindsOne) {
   struct Case {
     std::string name, model;
@@ -203,6 +226,14 @@ TEST_P(ProfilesTest, EveryWrongSettingIsNamedAndMakesNoIndex) {
   };
   const auto codec = [](auto set) { return [set](v1::IndexSpec* s) { set(s->mutable_codec()); }; };
   const auto rope = [](auto set) { return [set](v1::IndexSpec* s) { set(s->mutable_geometry()->mutable_rope()); }; };
+  const auto others = [](std::vector<int> layers, std::string json) {
+    return [=](v1::IndexSpec* s) {
+      s->mutable_geometry()->mutable_rope()->set_config_json(R"({"rope_theta": 10000})");
+      v1::LayerRope* const own = s->mutable_geometry()->add_layer_ropes();
+      own->mutable_layers()->Assign(layers.begin(), layers.end());
+      own->mutable_rope()->set_config_json(json);
+    };
+  };
   using Codec = v1::CodecSettings;
   const StatusCode bad = StatusCode::INVALID_ARGUMENT;
   const Case cases[] = {
@@ -241,8 +272,28 @@ TEST_P(ProfilesTest, EveryWrongSettingIsNamedAndMakesNoIndex) {
       {bad, "geometry.rope.config_json", "is nested more than 64 levels deep", rope([](v1::Rope* r) {
          r->set_config_json("{\"rope_theta\": " + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}");
        })},
-      {bad, "geometry.rope.config_json", "longrope",
-       rope([](v1::Rope* r) { r->set_config_json(R"({"rope_theta": 10000, "rope_type": "longrope"})"); })},
+      {bad, "geometry.rope.config_json", "ntk",
+       rope([](v1::Rope* r) { r->set_config_json(R"({"rope_theta": 10000, "rope_type": "ntk"})"); })},
+      {bad, "geometry.rope.rotary_dim", "config_json states it",
+       rope([](v1::Rope* r) { r->set_config_json(R"({"rope_theta": 10000})"), r->set_rotary_dim(32); })},
+      {bad, "geometry.rope.rotary_dim", "31 is no even number", rope([](v1::Rope* r) {
+         for (int i = 0; i < kDim / 2; ++i) r->add_inv_freq(1);
+         r->set_rotary_dim(31);
+       })},
+      {bad, "geometry.rope.inv_freq", "behind rotary_dim 32", rope([](v1::Rope* r) {
+         for (int i = 0; i < kDim / 2; ++i) r->add_inv_freq(1);
+         r->set_rotary_dim(32);
+       })},
+      {bad, "geometry.layer_ropes", "layer 2: the model has 2 layers", others({2}, R"({"rope_type": "none"})")},
+      {bad, "geometry.layer_ropes[0].rope.config_json", "rope_theta: is missing", others({0}, "{}")},
+      {bad, "geometry.layer_ropes[0].layers", "layer 0 is stated twice", others({0, 0}, R"({"rope_type": "none"})")},
+      {bad, "geometry.layer_ropes", "layer 0 turns 0 of", others({0}, R"({"rope_type": "none"})")},
+      {bad, "geometry.layer_ropes", "layer 0: pairs other coordinates",
+       others({0}, R"({"rope_theta": 10000, "partial_rotary_factor": 0.5})")},
+      {bad, "geometry.layer_ropes[0]", "rope is not",
+       [](v1::IndexSpec* s) {
+         s->mutable_geometry()->add_layer_ropes()->mutable_rope()->set_config_json(R"({"rope_type": "none"})");
+       }},
       {bad, "model", "129 characters", [](v1::IndexSpec* s) { s->set_model(std::string(129, 'm')); }},
   };
   const std::string before = Digest();

@@ -40,6 +40,7 @@ struct CalibrationTrace {
 
   TensorFile file;
   Rope rope;  // as the trace's own vectors were turned
+  LayerRopes layer_ropes;
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
   int num_layers = 0;  // of the model; 0: the trace does not say
   std::map<int, LayerTensors> layers;
@@ -96,7 +97,14 @@ absl::Status ReadRope(CalibrationTrace* trace) {
                                         style == "interleaved" ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit,
                                         trace->layers.begin()->second.k.shape[0]);
   if (!rope.ok()) return trace->Bad(rope.status().message());
+  absl::StatusOr<LayerRopes> others =
+      ParseLayerRopes(trace->MetadataOr("layer_ropes", ""), trace->head_dim, rope->style, /*length=*/1);
+  if (!others.ok()) return trace->Bad(others.status().message());
+  const int num_layers = std::max(trace->num_layers, trace->layers.rbegin()->first + 1);
+  const absl::Status alike = CheckLayerRopes(*rope, *others, num_layers);
+  if (!alike.ok()) return trace->Bad("layer_ropes: ", alike.message());
   trace->rope = *std::move(rope);
+  trace->layer_ropes = *std::move(others);
   return absl::OkStatus();
 }
 
@@ -130,7 +138,9 @@ absl::Status CheckAlike(const CalibrationTrace& a, const CalibrationTrace& b) {
         {"num_kv_heads", absl::StrCat(trace.num_kv_heads)},
         {"head_dim", absl::StrCat(trace.head_dim)},
         {"rope", trace.rope.stated() ? "stated" : "not stated"},
-        {"rope_style", trace.rope.style == Rope::Style::kHalfSplit ? "half_split" : "interleaved"}};
+        {"rope_style", trace.rope.style == Rope::Style::kHalfSplit ? "half_split" : "interleaved"},
+        {"coordinates that turn", absl::StrCat(2 * trace.rope.half())},
+        {"layer_ropes", LayerRopesJson(trace.layer_ropes)}};
   };
   const auto of_a = row(a), of_b = row(b);
   for (size_t i = 0; i < of_a.size(); ++i) {
@@ -188,9 +198,10 @@ absl::Status Measure(const CalibrationTrace& trace, int layer, int64_t sink,
                      const std::function<void(int64_t)>& advance, ProfileBuilder* builder) {
   const LayerTensors& tensors = trace.layers.at(layer);
   const std::string name = absl::StrCat("layers.", layer);
+  const Rope& rope = RopeOfLayer(trace.rope, trace.layer_ropes, layer);
   absl::Status status =
       ForEachPiece(trace, name + ".k", tensors.k, sink, [&](const float* rows, int64_t count, int64_t first) {
-        builder->AddKeys(layer, rows, count, first, trace.rope);
+        builder->AddKeys(layer, rows, count, first, rope);
         advance(count);
       });
   if (status.ok()) {
@@ -201,7 +212,7 @@ absl::Status Measure(const CalibrationTrace& trace, int layer, int64_t sink,
   }
   if (status.ok()) {
     status = ForEachPiece(trace, name + ".q", tensors.q, 0, [&](const float* rows, int64_t count, int64_t first) {
-      builder->AddQueries(layer, rows, count, tensors.query_start + first, trace.rope);
+      builder->AddQueries(layer, rows, count, tensors.query_start + first, rope);
       advance(count);
     });
   }
@@ -213,7 +224,12 @@ void Describe(const std::vector<CalibrationTrace>& traces, const std::string& li
   const CalibrationTrace* plainest = &traces[0];
   std::vector<std::string> licences;
   for (const CalibrationTrace& trace : traces) {
-    if (trace.rope.stated() && trace.rope.inv_freq.back() > plainest->rope.inv_freq.back()) plainest = &trace;
+    const auto slowest = [](const Rope& rope) {
+      double least = 0;  // of the pairs that turn
+      for (const double w : rope.inv_freq) least = w > 0 && (least == 0 || w < least) ? w : least;
+      return least;
+    };
+    if (slowest(trace.rope) > slowest(plainest->rope)) plainest = &trace;
     const std::string text = trace.MetadataOr("text", trace.file.path()),
                       terms = trace.MetadataOr("licence", "unstated");
     if (std::count(profile->texts.begin(), profile->texts.end(), text) == 0) profile->texts.push_back(text);
@@ -222,6 +238,7 @@ void Describe(const std::vector<CalibrationTrace>& traces, const std::string& li
   profile->model = traces[0].MetadataOr("model", "");
   profile->licence = licence.empty() ? absl::StrJoin(licences, "; ") : licence;
   profile->rope_json = plainest->rope.stated() ? plainest->MetadataOr("rope", "") : "";
+  profile->layer_ropes_json = LayerRopesJson(plainest->layer_ropes);
   profile->rope_style = plainest->rope.style;
 }
 

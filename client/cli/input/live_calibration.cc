@@ -8,6 +8,18 @@
 
 namespace seine::cli {
 
+namespace {
+
+Rope RopeOf(const v1::Rope& stated) {
+  Rope rope;
+  rope.style = stated.style() == v1::ROPE_STYLE_INTERLEAVED ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
+  rope.inv_freq.assign(stated.inv_freq().begin(), stated.inv_freq().end());
+  rope.rotary_dim = stated.rotary_dim();
+  return rope;
+}
+
+}  // namespace
+
 absl::StatusOr<Profile> CalibrateLive(const LiveOptions& options, client::Client* client,
                                       const std::function<void(int64_t done, int64_t total)>& progress) {
   const absl::StatusOr<v1::IndexInfo> index = client->GetIndex(options.index);
@@ -34,12 +46,14 @@ absl::StatusOr<Profile> CalibrateLive(const LiveOptions& options, client::Client
   for (const std::string& id : options.sequences) {
     profile.texts.push_back(absl::StrCat("sequence ", id, " of index ", options.index));
   }
-  const v1::Rope& stated = spec.geometry().rope();
-  Rope rope;
-  rope.style = stated.style() == v1::ROPE_STYLE_INTERLEAVED ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
-  rope.inv_freq.assign(stated.inv_freq().begin(), stated.inv_freq().end());
+  const Rope rope = RopeOf(spec.geometry().rope());
+  LayerRopes others;
+  for (const v1::LayerRope& group : spec.geometry().layer_ropes()) {
+    for (const int layer : group.layers()) others[layer] = RopeOf(group.rope());
+  }
   profile.rope_style = rope.style;
   profile.rope_json = RopeJson(rope);
+  profile.layer_ropes_json = LayerRopesJson(others);
   return profile;
 }
 

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 
 from seine_kv.arrays import as_array
 from seine_kv.moments import WINDOW, LayerMoments
-from seine_kv.rope import inv_freq, undo_rope
+from seine_kv.rope import inv_freq, rotary_dim, undo_rope
 from seine_kv.tensor_file import write_tensors
 
-FORMAT = "seine-profile-1"
+FORMAT, LAYERS_FORMAT = "seine-profile-1", "seine-profile-2"  # the latter with layer_ropes
 STYLES = ("half_split", "interleaved")
 
 
@@ -28,7 +28,7 @@ def calibrate(
     queries: Sequence[ArrayLike],
     keys: Sequence[ArrayLike],
     values: Optional[Sequence[ArrayLike]] = None,
-    rope: Optional[Mapping[str, Any]] = None,
+    rope: Union[Mapping[str, Any], Sequence[Mapping[str, Any]], None] = None,
     rope_style: str = "half_split",
     sink: int = 16,
     model: str = "",
@@ -38,8 +38,9 @@ def calibrate(
     queries, keys, values: one array a layer, in order, as attention sees them, from position 0 on. keys and values
       [tokens, num_kv_heads, head_dim], queries [n, num_q_heads, head_dim] of the last n tokens, float32, float16 or
       bfloat16. Some thousand tokens are enough. Without values the profile serves search alone.
-    rope: as config.json states it: rope_theta, rope_type ("default", "linear", "dynamic", "yarn", "llama3"). None:
-      moments are used as observed, which serves positions like those measured only.
+    rope: as config.json states it: rope_theta, rope_type ("default", "linear", "dynamic", "yarn", "llama3", "longrope",
+      "proportional"), partial_rotary_factor. None: moments are used as observed, which serves positions like those
+      measured only. A list of one a layer where some do not turn: {"rope_type": "none"}.
     rope_style: which elements RoPE pairs, "half_split" or "interleaved".
     sink: first tokens that are left out, as the index keeps them apart. model: its name, which the file states.
 
@@ -48,10 +49,12 @@ def calibrate(
     layers = _layers(queries, keys, values, sink)
     if rope_style not in STYLES:
         raise ValueError(f"rope_style: must be one of {', '.join(STYLES)}, not {rope_style!r}")
+    ropes = list(rope) if isinstance(rope, (list, tuple)) else [rope] * len(layers)
+    base, others = _stated(ropes, len(layers))
     tensors, q_tokens = {}, 0
     for layer, (q, k, v) in enumerate(layers):
         tokens, head_dim = len(k), k.shape[2]
-        undo = functools.partial(_undo, rope, rope_style, head_dim, tokens)
+        undo = functools.partial(_undo, ropes[layer], rope_style, head_dim, tokens)
         moments, first = LayerMoments(), max(sink, tokens - len(q))
         asked = q[first - (tokens - len(q)) :]
         moments.add_queries(_heads(asked), undo(first))
@@ -63,12 +66,13 @@ def calibrate(
         q_tokens = len(asked)
     first_q, first_k, _ = layers[0]
     metadata = {
-        "format": FORMAT,
+        "format": LAYERS_FORMAT if others else FORMAT,
         "model": model,
         "texts": json.dumps(["arrays"]),
         "licence": "",
-        "rope": json.dumps(dict(rope)) if rope else "",
+        "rope": json.dumps(dict(base)) if base else "",
         "rope_style": rope_style,
+        **({"layer_ropes": json.dumps(others)} if others else {}),
         "num_layers": str(len(layers)),
         "num_q_heads": str(first_q.shape[1]),
         "num_kv_heads": str(first_k.shape[1]),
@@ -118,7 +122,24 @@ def _undo(
     """What turns vectors seen at `first` and after back to position 0."""
     if not rope:
         return lambda x: x
-    return functools.partial(undo_rope, first_position=first, table=inv_freq(rope, head_dim, tokens), style=style)
+    table, part = inv_freq(rope, head_dim, tokens), rotary_dim(rope, head_dim)
+    return functools.partial(undo_rope, first_position=first, table=table, style=style, part=part)
+
+
+def _stated(ropes: Sequence[Any], num_layers: int) -> tuple[Any, list[dict[str, Any]]]:
+    """(RoPE of most layers, layer_ropes of the others), as a profile states them."""
+    if len(ropes) != num_layers or any(not one for one in ropes) and any(ropes):
+        raise ValueError(f"rope: must be one a layer, {num_layers} as keys has, not {len(ropes)} or None among them")
+    base = next((one for one in ropes if one and one.get("rope_type") != "none"), ropes[0])
+    groups: list[dict[str, Any]] = []
+    for layer, one in enumerate(ropes):
+        if one == base:
+            continue
+        known = next((group for group in groups if group["rope"] == one), None)
+        if known is None:
+            groups.append(known := {"layers": [], "rope": dict(one)})
+        known["layers"].append(layer)
+    return base, groups
 
 
 def _finite(name: str, tensor: np.ndarray) -> np.ndarray:

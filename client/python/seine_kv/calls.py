@@ -79,6 +79,7 @@ class Calls(LayerCalls):
         dtype: DTypeLike = "float16",
         model: str = "",
         rope: Optional[Settings] = None,
+        layer_ropes: Optional[list[Settings]] = None,
         zones: Optional[Settings] = None,
         codec: Optional[Settings] = None,
         retrieval: Optional[Settings] = None,
@@ -93,7 +94,9 @@ class Calls(LayerCalls):
         dtype: of keys and values, "float32", "float16", "bfloat16", or numpy's or torch's.
         model: its name, which finds its profile.
         rope: of the keys; the profile's own if left out. A dict of style ("half_split", "interleaved") and config_json
-          (config.json's rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token).
+          (config.json's rope_parameters as JSON) or inv_freq ([head_dim / 2], radians a token) with rotary_dim, the
+          coordinates of a head in which pairs lie.
+        layer_ropes: of layers that turn otherwise than rope says: dicts of layers, a list, and rope.
         zones: dict of sink, local, update_buffer, dense_threshold, in tokens.
         codec: dict of name ("balanced", "rsq"), profile, horizon (tokens), coarse_bits and total_bits (a coordinate),
           seed, centre ("none", "global", "window"), centre_window.
@@ -132,6 +135,7 @@ class Calls(LayerCalls):
             geometry,
             dtype,
             rope,
+            layer_ropes,
             model=model,
             zones=zones,
             codec=codec,

@@ -51,7 +51,7 @@ class Index:
     dtype: of keys and values as they are appended: "float16", "bfloat16", "float32", or numpy's or torch's.
     kv_store: "keys_values" as attend needs it, "keys" or "none", which take less and retrieve only.
     name: of the index; "": one of its own.
-    settings: rope, zones, codec, retrieval, eviction, subspace, memory_limit_bytes: dicts as of Client.create_index.
+    settings: rope, layer_ropes, zones, codec, retrieval, eviction, subspace, memory_limit_bytes: dicts as of Client.create_index.
     threads: that answer a batch; 0: one for each core. backend: "auto", "cpu" or "cuda".
     process_memory_bytes: bound of codes and stores of all indexes that share the client; 0: none.
 
@@ -112,7 +112,7 @@ class Index:
             self.delete()
 
     def __repr__(self) -> str:
-        shape = ", ".join(f"{name}={value}" for name, value in self.spec["geometry"].items() if name != "rope")
+        shape = ", ".join(f"{name}={value}" for name, value in self.spec["geometry"].items() if "rope" not in name)
         return f"Index({self.name!r}, {shape}; {self.client.address})"
 
     @property

@@ -20,9 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
+from seine_kv.rope import NONE, inv_freq, rotary_dim, undo_rope
+
 ATTENTION_NAME = "seine_observed"
 CHUNK_TOKENS = 1024  # tokens per forward; logits of a chunk are the largest buffer: 1024 * 49,152 floats = 200 MB
-CHECK_TOKENS = 64  # length of the causality check
+CHECK_TOKENS = 64  # length of the checks of causality and RoPE
+CHECK_SHIFT = 128  # positions by which RoPE is checked: whole chunks of models that attend in such
+# Share of keys' norm that may be left of a turn: rounding, over all layers before. Another RoPE leaves half of it and more.
+TURN_TOLERANCE = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.2}
 MAX_LOSS = 0.7  # of a guess's, ln(vocabulary): above it something is wrong
 
 
@@ -141,22 +146,41 @@ def keyed_layers(config):
     return [layer for layer in full_layers(config) if layer not in shared]
 
 
-def turn_alike(config):
-    """Whether the layers that attend all positions are known to turn as stated_rope says: where there are no others and none
-    goes without RoPE, or the config states RoPE by their kind."""
-    if len(full_layers(config)) == config.num_hidden_layers:
-        return all(getattr(config, "no_rope_layers", None) or [1])
-    return FULL in (getattr(config, "rope_parameters", None) or ())
+def still_layers(config):
+    """The layers that attend all positions without RoPE, where others turn as stated_rope says. None: the config does not
+    say, as where layers are of several kinds."""
+    turning = getattr(config, "no_rope_layers", None)  # which states those that do
+    if turning:
+        return [layer for layer in full_layers(config) if not turning[layer]]
+    if getattr(config, "position_embedding_type", "rope") != "rope":  # Granite 4
+        return full_layers(config)
+    alike = len(full_layers(config)) == config.num_hidden_layers
+    return [] if alike or FULL in (getattr(config, "rope_parameters", None) or ()) else None
 
 
 def stated_rope(config):
     """A copy of rope_parameters, those of full attention where they differ by kinds of layers; None for a model without
-    RoPE. Dynamic NTK turns on the original context, which config.json states elsewhere, so it is added."""
+    RoPE. Dynamic NTK and LongRoPE turn on the original context, which config.json states elsewhere, so it is added."""
     rope = getattr(config, "rope_parameters", None)
     rope = rope.get(FULL, rope) if rope else rope
+    if not rope and getattr(config, "rotary_dim", None):  # GPT-J
+        head_dim = config.hidden_size // config.num_attention_heads
+        return {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": config.rotary_dim / head_dim}
     if rope and rope.get("rope_type") == "dynamic":
         return {**rope, "original_max_position_embeddings": config.max_position_embeddings}
+    if rope and rope.get("rope_type") == "longrope":
+        original = getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings
+        return {"original_max_position_embeddings": original, **rope}
     return dict(rope) if rope else None
+
+
+def layer_ropes(rope, still, layers):
+    """(RoPE, [{"layers", "rope"}]) as profiles and indexes state that of `layers`, which they count from 0: where those in
+    `still` do not turn and the others do as `rope` says."""
+    numbers = [number for number, layer in enumerate(layers) if layer in still]
+    if len(numbers) == len(layers):
+        return NONE, []
+    return rope, [{"layers": numbers, "rope": NONE}] if numbers else []
 
 
 def rope_style(model):
@@ -169,7 +193,7 @@ def rope_style(model):
 
 
 class ObservedAttention:
-    """The attention function that transformers calls: shows what it is given, then runs torch's own."""
+    """The attention function that transformers calls: shows what it is given, then runs torch's own, or what that lacks."""
 
     def __init__(self):
         self.observer = None  # called as observer(layer, position, q, k, v), each [heads, n, D] of a chunk's new tokens
@@ -184,7 +208,27 @@ class ObservedAttention:
         if self.observer is not None:
             length = query.shape[2]
             self.observer(module.layer_idx, self.position, query[0], key[0, :, -length:], value[0, :, -length:])
+        cap, sinks = kwargs.get("softcap"), kwargs.get("s_aux")
+        if cap or sinks is not None:
+            return capped_attention(query, key, value, attention_mask, kwargs.get("scaling"), cap, sinks), None
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+def capped_attention(query, key, value, mask, scaling, cap, sinks):
+    """Attention with a soft cap of logits (Gemma 2) or a sink a head (gpt-oss), which torch's own leaves out.
+    [1, tokens, heads, D]"""
+    group = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(group, dim=1).float() for x in (key, value))
+    logits = query.float() @ key.transpose(2, 3) * (scaling or query.shape[3] ** -0.5)
+    if cap:
+        logits = (logits / cap).tanh() * cap
+    if mask is None:  # causal
+        mask = logits.new_ones(logits.shape[2:]).tril(logits.shape[3] - logits.shape[2]).bool()
+    logits = logits + mask if mask.dtype.is_floating_point else logits.masked_fill(~mask, -math.inf)
+    scale = logits.logsumexp(-1, keepdim=True)
+    if sinks is not None:
+        scale = scale.logaddexp(sinks.float().reshape(1, -1, 1, 1))
+    return ((logits - scale).exp() @ value).to(query.dtype).transpose(1, 2)
 
 
 class CausalModel:
@@ -280,8 +324,67 @@ class CausalModel:
             raise InputError(f"the model's loss is {loss:.2f} nats, near guessing: wrong weights, RoPE or text")
         return loss
 
-    def rope_style(self):
-        return rope_style(self.model)
+    def find_rope(self, ids):
+        """Finds out how each layer that attends all positions turns: a short run is repeated at later positions, where keys
+        are those of the first, turned further. Sets `style`, which elements RoPE pairs, and `still`, the layers that do
+        not turn; InputError naming a layer that turns otherwise than the config states."""
+        self.style, self.still = "half_split", frozenset()
+        if self.rope is None:
+            return
+        if "rope_type" not in self.rope:
+            raise InputError(f"{self.name}: RoPE is set by kinds of layers, and not for those that attend all")
+        if "position_ids" not in inspect.signature(self.model.forward).parameters:
+            raise InputError(f"{self.name}: takes no position_ids, by which its RoPE could be checked")
+        first, later = (self._keys_at(ids[:, :CHECK_TOKENS], shift) for shift in (0, CHECK_SHIFT))
+        source, fits = rope_style(self.model), {}
+        styles = [style for style in ("half_split", "interleaved") if source in (style, "unknown")]
+        tolerance = TURN_TOLERANCE[str(self.dtype).split(".")[-1]]
+        for layer in keyed_layers(self.text_config):
+            if layer not in first:
+                continue  # its attention is not seen, which is told where it is measured
+            left = {"": self._left(first[layer], later[layer], NONE, "half_split")}
+            left |= {style: self._left(first[layer], later[layer], self.rope, style) for style in styles}
+            fits[layer] = min(left, key=left.get)
+            if not left[fits[layer]] < tolerance:
+                raise InputError(f"{self.name}: layer {layer} turns otherwise than the config states: {self.rope}")
+        self.still = frozenset(layer for layer, how in fits.items() if how == "")
+        turning = set(fits.values()) - {""}
+        if len(turning) > 1:
+            raise InputError(f"{self.name}: layers pair different elements by RoPE")
+        self.style = turning.pop() if turning else "half_split"
+
+    def _keys_at(self, ids, shift):
+        """{layer: its keys [KV heads, tokens, head_dim]} of `ids` at positions from `shift` on."""
+        seen = {}
+
+        def keep(layer, _, query, key, value):
+            seen[layer] = key.float().cpu().numpy()
+
+        self.attention.observer = keep
+        with self.torch.inference_mode():
+            positions = self.torch.arange(shift, shift + ids.shape[1], device=ids.device)[None]
+            self.model(ids, position_ids=positions, use_cache=False)
+        self.attention.observer = None
+        return seen
+
+    def _left(self, first, later, rope, style):
+        """The share of keys' norm by which `later` turned back differs from `first` turned back."""
+        dim, length = first.shape[2], CHECK_SHIFT + first.shape[1]
+        table, part = inv_freq(rope, dim, length), rotary_dim(rope, dim)
+        a, b = (undo_rope(x, at, table, style, part) for x, at in ((first, 0), (later, CHECK_SHIFT)))
+        return float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 1e-30))
+
+    def rope_of(self, layer):
+        """RoPE of a layer as this run turns; None: moments are measured as observed."""
+        return NONE if layer in self.still else self.rope
+
+    def states_rope(self, rope):
+        """(rope_parameters, layer_ropes) for a file's metadata, of the layers that it holds."""
+        if rope is None:
+            return None, []
+        # In text all axes of a model that turns by places in images are the position.
+        plain = {name: value for name, value in rope.items() if not name.startswith("mrope")}
+        return layer_ropes(plain, self.still, keyed_layers(self.text_config))
 
     def rope_tables(self):
         """The inv_freq tables that the model's rotary modules hold now; float64."""

@@ -28,13 +28,13 @@ from seine_kv.model import (
     check_output,
     keyed_layers,
     read_text,
-    turn_alike,
 )
 from seine_kv.moments import WINDOW, LayerMoments
-from seine_kv.rope import inv_freq, undo_rope
+from seine_kv.rope import NONE, inv_freq, rotary_dim, undo_rope
 from seine_kv.tensor_file import write_tensors
 
 FORMAT = "seine-profile-1"
+LAYERS_FORMAT = "seine-profile-2"  # with layer_ropes
 TABLE_TOLERANCE = 1e-4  # relative, between the model's table and ours: fp32 and the order of operations
 
 EPILOG = """\
@@ -43,8 +43,8 @@ what is written (safetensors; a symmetric matrix as its upper triangle, T = head
   layers.{l}.k_mean  [KV heads, head_dim]       .k_moment [KV heads, T]
   layers.{l}.k_residual [KV heads, T]           keys about the means of windows of 64
   layers.{l}.v_mean  [KV heads, head_dim]       .v_moment [KV heads, T]
-  metadata: model, texts, licence, rope (of the model as it is used without stretching), rope_style, num_layers,
-  num_q_heads, num_kv_heads, head_dim, key_tokens and query_tokens (measured, a layer)
+  metadata: model, texts, licence, rope (of the model as it is used without stretching), rope_style, layer_ropes
+  (of layers that turn otherwise or not at all: found by a run at other positions), num_layers, num_q_heads, num_kv_heads, head_dim, key_tokens and query_tokens (measured, a layer)
 
 which layers:
   Those that attend all positions, as hf.install serves them: all of most models, three of Gemma 3 270M. l counts these.
@@ -88,26 +88,11 @@ def check_counts(args):
         raise InputError(f"--text-name: {len(args.text_name)} names for {len(args.text)} texts")
 
 
-def check_rope(model):
-    """Refuses models whose heads turn otherwise than the profile's one table says."""
-    if model.rope is None:
-        return
-    if "rope_type" not in model.rope:
-        raise InputError(f"{model.name}: RoPE is set per layer, and a profile states one for all")
-    if not all(getattr(model.text_config, "no_rope_layers", None) or [1]):
-        raise InputError(f"{model.name}: some layers have no RoPE, and a profile states one for all")
-    if not turn_alike(model.text_config):
-        raise InputError(f"{model.name}: layers are of several kinds, and the config does not say how each turns")
-    if model.rope_style() == "unknown":
-        raise InputError(f"{model.name}: which elements RoPE pairs cannot be told from the model's source")
-
-
 class Measurer:
     """The observer that sums; one for all texts."""
 
     def __init__(self, model, sink):
         self.model, self.sink = model, sink
-        self.style = model.rope_style()
         self.measured = keyed_layers(model.text_config)  # the file counts from 0
         self.left = set(range(model.text_config.num_hidden_layers)) - set(self.measured)
         self.layers = {}  # layer -> LayerMoments
@@ -123,20 +108,23 @@ class Measurer:
         self.geometry = geometry
         skip = max(0, self.sink - position)
         q, k, v = (x[:, skip:].float().cpu().numpy() for x in (query, key, value))
-        undo = self._undo(position + skip, position + query.shape[1], key.shape[2])
+        undo = self._undo(layer, position + skip, position + query.shape[1], key.shape[2])
         sums = self.layers.setdefault(layer, LayerMoments())
         sums.add_queries(q, undo)
         sums.add_keys(k, undo)
         sums.add_values(v)
 
-    def _undo(self, first, end, head_dim):
-        if self.model.rope is None:
-            return lambda x: x.astype(np.float64)  # moments as observed
+    def _undo(self, layer, first, end, head_dim):
+        rope = self.model.rope_of(layer)
+        if rope in (None, NONE):
+            return lambda x: x.astype(np.float64)  # as observed, or there is nothing to undo
         if self.table_end != end:
-            self.table, self.table_end = inv_freq(self.model.rope, head_dim, end), end
-            if not any(same_table(own, self.table) for own in self.model.rope_tables()):
-                raise InputError(f"{self.model.name}: heads turn otherwise than the config states: {self.model.rope}")
-        return functools.partial(undo_rope, first_position=first, table=self.table, style=self.style)
+            self.table, self.table_end = inv_freq(rope, head_dim, end), end
+            tables = self.model.rope_tables()
+            if tables and not any(same_table(own, self.table) for own in tables):
+                raise InputError(f"{self.model.name}: layer {layer} turns otherwise than the config states: {rope}")
+        part = rotary_dim(rope, head_dim)
+        return functools.partial(undo_rope, first_position=first, table=self.table, style=self.model.style, part=part)
 
     def tensors(self, dtype):
         """The file's tensors in `dtype`, layers in order."""
@@ -150,8 +138,10 @@ class Measurer:
         return tensors
 
 
-def same_table(a, b):
-    return len(a) == len(b) and np.allclose(a, b, rtol=TABLE_TOLERANCE, atol=0)
+def same_table(own, table):
+    """Whether a model's table, which may be of the part that turns alone, is ours."""
+    turned = table[: len(own)]
+    return len(turned) == len(own) and not table[len(own) :].any() and np.allclose(own, turned, rtol=TABLE_TOLERANCE, atol=0)
 
 
 def narrowed(name, value, dtype):
@@ -166,14 +156,15 @@ def narrowed(name, value, dtype):
 def describe(measurer, args):
     """The file's metadata: strings only, and nothing of this machine."""
     model, (num_q_heads, num_kv_heads, head_dim) = measurer.model, measurer.geometry
-    stated = model.unstretched_rope
+    stated, others = model.states_rope(model.unstretched_rope)
     return {
-        "format": FORMAT,
+        "format": LAYERS_FORMAT if others else FORMAT,
         "model": args.model_name or model.name,
         "texts": json.dumps(args.text_name or [Path(path).name for path in args.text], ensure_ascii=False),
         "licence": args.licence,
         "rope": json.dumps(stated) if stated else "",
-        "rope_style": measurer.style if stated else "half_split",
+        "rope_style": model.style,
+        **({"layer_ropes": json.dumps(others)} if others else {}),
         "num_layers": str(len(measurer.layers)),
         "num_q_heads": str(num_q_heads),
         "num_kv_heads": str(num_kv_heads),
@@ -192,8 +183,8 @@ def measure(args, reporter):
     ids = [model.tokenize(path, text, args.tokens) for path, text in zip(args.text, texts)]
     reporter.say(f"loading {model.name}")
     model.load()
-    check_rope(model)
     model.check_causality(ids[0])
+    model.find_rope(ids[0])
     measurer, losses = Measurer(model, args.sink), []
     for path, tokens in zip(args.text, ids):
         reporter.say(f"reading {path}")

@@ -150,7 +150,9 @@ def given_of(
 # Specifications of indexes ------------------------------------------------------------------------------------------
 
 
-def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **settings: Any) -> dict[str, Any]:
+def index_spec(
+    name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, layer_ropes: Any, **settings: Any
+) -> dict[str, Any]:
     """The wire's IndexSpec out of create_index's arguments; `settings`: those that are the message's own fields."""
     if not isinstance(name, str):
         raise TypeError(f"name: must be a str, not the {type(name).__name__} {name!r}")
@@ -162,7 +164,8 @@ def index_spec(name: str, geometry: Mapping[str, Any], dtype: Any, rope: Any, **
         eviction["keep"] = keep_of(eviction.get("keep"), "eviction.keep")
         if eviction.get("filters") is not None:
             eviction["filters"] = np.asarray(eviction["filters"], np.float32)
-    return {"name": name, "geometry": {**shape, "dtype": dtype_word(dtype, "dtype"), "rope": rope}, **settings}
+    turns = {"rope": rope, "layer_ropes": list(layer_ropes or ())}
+    return {"name": name, "geometry": {**shape, "dtype": dtype_word(dtype, "dtype"), **turns}, **settings}
 
 
 def differences(asked: Mapping[str, Any], have: Mapping[str, Any], path: str = "") -> Iterator[str]:

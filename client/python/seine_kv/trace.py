@@ -28,7 +28,8 @@ what is written (safetensors, fp16, after RoPE):
   layers.{l}.q   [queries, query heads, head_dim]   the last --queries-last positions
   layers.{l}.k   [tokens, KV heads, head_dim]       every position from 0
   layers.{l}.v   [tokens, KV heads, head_dim]
-  metadata: model, text, rope (config.json's rope_parameters), rope_style, num_layers, num_q_heads, num_kv_heads,
+  metadata: model, text, rope (config.json's rope_parameters), rope_style, layer_ropes (of layers that do not turn),
+  num_layers, num_q_heads, num_kv_heads,
   head_dim, tokens, query_start (position of the first query), layers, loss, licence, format
 
 which layers:
@@ -115,13 +116,15 @@ class Recorder:
 def describe(model, recorder, tensors, args, loss):
     """The file's metadata: strings only, and nothing of this machine."""
     q, k = tensors[f"layers.{recorder.layers[0]}.q"], tensors[f"layers.{recorder.layers[0]}.k"]
+    rope, others = model.states_rope(model.rope)
     return {
         "format": FORMAT,
         "model": args.model_name or model.name,
         "text": args.text_name or Path(args.text).name,
         "licence": args.licence,
-        "rope": json.dumps(model.rope),
-        "rope_style": model.rope_style(),
+        "rope": json.dumps(rope),
+        "rope_style": model.style,
+        **({"layer_ropes": json.dumps(others)} if others else {}),
         "num_layers": str(len(keyed_layers(model.text_config))),
         "num_q_heads": str(q.shape[1]),
         "num_kv_heads": str(k.shape[1]),
@@ -146,6 +149,7 @@ def record(args, reporter):
     reporter.say(f"loading {model.name}")
     model.load()
     model.check_causality(ids)
+    model.find_rope(ids)
     recorder = Recorder(layers, served, args.tokens - args.queries_last)
     loss = model.run(ids, recorder, reporter.progress)
     tensors = recorder.tensors()

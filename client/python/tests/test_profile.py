@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from seine_kv import moments, profile, rope
-from seine_kv.model import InputError, stated_rope
+from seine_kv.model import CausalModel, InputError, stated_rope
 
 from conftest import read_plainly
 
@@ -93,11 +93,40 @@ class TestRopeTables:
             want = base if turns > 4 else base / 8 if turns < 1 else (1 - smooth) * base / 8 + smooth * base
             assert got == pytest.approx(want, rel=1e-12)
 
+    def test_a_part_of_a_head(self):
+        for part, dim in ((0.25, 16), (0.75, 48), (1.0, 64)):
+            want = [self.THETA ** (-2 * i / dim) for i in range(dim // 2)] + [0] * (32 - dim // 2)
+            np.testing.assert_allclose(self.table(partial_rotary_factor=part), want, rtol=1e-12)
+            assert rope.rotary_dim({"partial_rotary_factor": part}, 64) == dim
+        # Stretched as a head of that width is.
+        fields = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
+        narrow = rope.inv_freq({"rope_theta": self.THETA, **fields}, 32, 1)
+        np.testing.assert_array_equal(self.table(**fields, partial_rotary_factor=0.5), [*narrow, *[0] * 16])
+
+    def test_proportional(self):
+        fields = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+        np.testing.assert_allclose(self.table(**fields), self.BASE[:8] + [0] * 24, rtol=1e-12)
+        assert rope.rotary_dim(fields, 64) == 64  # pairs are a whole head's
+
+    def test_longrope(self):
+        short, long = [1 + i / 16 for i in range(8)], [1 + i / 2 for i in range(8)]
+        fields = {"rope_type": "longrope", "short_factor": short, "long_factor": long, "partial_rotary_factor": 0.25}
+        for length, factors in ((4096, short), (4097, long)):
+            got = self.table(length, **fields, original_max_position_embeddings=4096)
+            want = [self.THETA ** (-i / 8) / factor for i, factor in enumerate(factors)]
+            np.testing.assert_allclose(got, want + [0] * 24, rtol=1e-12)
+
+    def test_none(self):
+        assert not rope.inv_freq(rope.NONE, 64, 1).any()
+
     @pytest.mark.parametrize(
         "fields, named",
         [
-            ({"rope_type": "longrope"}, "rope_type"),
-            ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+            ({"rope_type": "ntk"}, "rope_type"),
+            ({"rope_type": "longrope"}, "original_max_position_embeddings"),
+            ({"rope_type": "longrope", "original_max_position_embeddings": 9, "short_factor": [1.0]}, "short_factor"),
+            ({"partial_rotary_factor": 0.3}, "partial_rotary_factor"),
+            ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
             ({"rope_theta": None}, "rope_theta"),
             ({"rope_theta": "10000"}, "rope_theta"),
             ({"rope_theta": -1.0}, "rope_theta"),
@@ -120,6 +149,8 @@ class TestRopeTables:
 
         assert stated_rope(Config())["original_max_position_embeddings"] == 2048
         assert "original_max_position_embeddings" not in Config.rope_parameters
+        Config.rope_parameters["rope_type"], Config.original_max_position_embeddings = "longrope", 1024
+        assert stated_rope(Config())["original_max_position_embeddings"] == 1024
         Config.rope_parameters = None
         assert stated_rope(Config()) is None
 
@@ -131,6 +162,17 @@ class TestUndoRope:
         x = random(2, 5, 8)
         seen = np.array([[turned(x[h, i], 100 + i, table, style) for i in range(5)] for h in range(2)])
         np.testing.assert_allclose(rope.undo_rope(seen, 100, table, style), x, atol=1e-12)
+
+    @pytest.mark.parametrize("style", STYLES)
+    def test_of_a_part(self, style):
+        fields = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+        x = random(2, 5, 16)
+        seen = x.astype(np.float64)
+        for h in range(2):
+            for i in range(5):
+                seen[h, i, :8] = turned(x[h, i, :8], 100 + i, 1e4 ** (-np.arange(4) / 4), style)
+        got = rope.undo_rope(seen, 100, rope.inv_freq(fields, 16, 1), style, rope.rotary_dim(fields, 16))
+        np.testing.assert_allclose(got, x, atol=1e-12)
 
 
 class TestMoments:
@@ -203,11 +245,12 @@ class TestMeasurer:
         rope = unstretched_rope = {"rope_type": "default", "rope_theta": 1e4}
         turns = 1e4
 
+        style, still = "half_split", frozenset()
+
         class text_config:
             num_hidden_layers = 1
 
-        def rope_style(self):
-            return "half_split"
+        rope_of, states_rope = CausalModel.rope_of, CausalModel.states_rope
 
         def rope_tables(self):
             return [np.ones(3), rope.inv_freq({"rope_theta": self.turns}, 8, 1)]
@@ -276,21 +319,26 @@ class TestMeasurer:
         with pytest.raises(InputError, match="NaN"):
             profile.narrowed("k_moment", np.array([1.0, np.nan]), np.float32)
 
-    @pytest.mark.parametrize(
-        "fields, message",
-        [
-            ({"rope": {"full": {}, "sliding": {}}}, "per layer"),
-            ({"text_config": type("C", (), {"no_rope_layers": [1, 0]})}, "no RoPE"),
-            ({"rope_style": lambda: "unknown"}, "pairs"),
-        ],
-    )
-    def test_other_ropes_are_refused(self, fields, message):
+    def test_layers_without_rope_are_measured_as_they_are_and_stated(self):
         model = self.Model()
-        profile.check_rope(model)
-        for name, value in fields.items():
-            setattr(model, name, value)
-        with pytest.raises(InputError, match=message):
-            profile.check_rope(model)
+        model.text_config = type("C", (), {"num_hidden_layers": 2})
+        model.still = {1}
+        measurer = profile.Measurer(model, 16)
+        q, k, v = self.vectors(1)
+        for layer in (0, 1):
+            self.feed(measurer, q, k, v, layer=layer)
+        tensors = measurer.tensors(np.float32)
+        seen = k[:, 16:].astype(np.float64)
+        want = np.einsum("hni,hnj->hij", seen, seen) / seen.shape[1]
+        np.testing.assert_allclose(moments.unpack(tensors["layers.1.k_moment"], 8), want, rtol=1e-5)
+        assert np.abs(moments.unpack(tensors["layers.0.k_moment"], 8) - want).max() > 0.05
+        args = profile.parse_args(["--text", "t", "--out", "o"])
+        metadata = profile.describe(measurer, args)
+        assert metadata["format"] == "seine-profile-2" and json.loads(metadata["rope"]) == model.rope
+        assert json.loads(metadata["layer_ropes"]) == [{"layers": [1], "rope": {"rope_type": "none"}}]
+        model.still = {0, 1}
+        metadata = profile.describe(measurer, args)
+        assert metadata["format"] == "seine-profile-1" and json.loads(metadata["rope"]) == {"rope_type": "none"}
 
 
 class TestArguments:

@@ -16,6 +16,7 @@
 #include "engines/llama.cpp/bench/decode_measure.h"
 #include "engines/llama.cpp/bench/hole_measure.h"
 #include "engines/llama.cpp/bench/needles.h"
+#include "engines/llama.cpp/bench/peer.h"
 #include "engines/llama.cpp/bench/prompt_measure.h"
 #include "engines/llama.cpp/bench/row_file.h"
 #include "engines/llama.cpp/bench/sparse_measure.h"
@@ -54,7 +55,7 @@ Json Figures(const Options& o, const Row& row, size_t c) {
   double plain_loss = 0, exact_loss = 0, exact_kl = 0, loss = 0, kl = 0, worst_kl = 0, code_bytes = 0, cache_bytes = 0;
   double kl_to_exact = 0;
   int agreed = 0;
-  std::vector<double> ratios, first, kl_of_texts;
+  std::vector<double> ratios, prompt_plain, prompt_seine, first, kl_of_texts;
   for (const TextRow& text : row.texts) {
     const Chosen& of = text.chosen[c];
     plain_loss += text.plain_loss, loss += of.loss, kl += of.kl;
@@ -63,7 +64,8 @@ Json Figures(const Options& o, const Row& row, size_t c) {
     worst_kl = std::max(worst_kl, of.worst_kl);
     agreed += of.agreed;
     code_bytes += text.code_bytes, cache_bytes += text.cache_bytes;
-    ratios.push_back(text.prompt_ratio);
+    prompt_plain.push_back(text.prompt_plain_ms), prompt_seine.push_back(text.prompt_seine_ms);
+    ratios.push_back(text.prompt_seine_ms / text.prompt_plain_ms);
     first.push_back(text.first_ms);
     kl_of_texts.push_back(of.kl / static_cast<double>(of.ms.size()));
   }
@@ -77,6 +79,8 @@ Json Figures(const Options& o, const Row& row, size_t c) {
                {"seine_ms", Median(ms)},
                {"attention_ms", Median(attention)},
                {"first_ms", Mean(first)},
+               {"prompt_plain_ms", Median(prompt_plain)},
+               {"prompt_seine_ms", Median(prompt_seine)},
                {"prompt_ratio", Mean(ratios)},
                {"extra_bytes", code_bytes},
                {"cache_bytes", cache_bytes}};
@@ -94,15 +98,26 @@ Json Figures(const Options& o, const Row& row, size_t c) {
 }
 
 void PrintTable(const Json& rows) {
-  std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s %8s %8s %8s %8s %9s %9s %6s\n", "cells", "top k", "plain ms",
-              "exact ms", "seine ms", "ratio", "/exact", "attention", "prompt", "memory", "kl", "kl exact", "between",
-              "ppl", "ppl exact", "ppl seine", "agree");
+  const bool peer = rows.front().contains("peer_ms");
+  std::printf("%8s %6s %9s %9s %9s %6s %6s %9s %7s %7s", "cells", "top k", "plain ms", "exact ms", "seine ms", "ratio",
+              "/exact", "attention", "prompt", "memory");
+  if (peer) {
+    std::printf(" %8s %12s %12s %11s %11s", "peer ms", "plain prompt", "seine prompt", "peer prompt", "peer tokens");
+  }
+  std::printf(" %8s %8s %8s %8s %9s %9s %6s\n", "kl", "kl exact", "between", "ppl", "ppl exact", "ppl seine", "agree");
   for (const Json& row : rows) {
     const auto number = [&](const char* name) { return row.at(name).get<double>(); };
+    const auto said = [&](const char* name, int decimals) {  // by the peer
+      return row.at(name).is_null() ? "-" : absl::StrFormat("%.*f", decimals, number(name));
+    };
     const double memory = number("cache_bytes") > 0 ? number("extra_bytes") / number("cache_bytes") : 0;
     std::printf("%8.0f %6.0f %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %7.3f", number("cells"), number("top_k"),
                 number("plain_ms"), number("exact_ms"), number("seine_ms"), number("plain_ms") / number("seine_ms"),
                 number("exact_ms") / number("seine_ms"), number("attention_ms"), number("prompt_ratio"), memory);
+    if (peer) {
+      std::printf(" %8s %12.0f %12.0f %11s %11s", said("peer_ms", 2).c_str(), number("prompt_plain_ms"),
+                  number("prompt_seine_ms"), said("peer_prompt_ms", 0).c_str(), said("peer_prompt_tokens", 0).c_str());
+    }
     if (row.contains("kl")) {
       std::printf(" %8.4f %8.4f %8.4f %8.3f %9.3f %9.3f %6.3f", number("kl"), number("kl_exact"), number("kl_to_exact"),
                   number("ppl_plain"), number("ppl_exact"), number("ppl_seine"), number("agreement"));
@@ -120,6 +135,7 @@ void PrintRows(const Json& rows) {
     for (const auto& [name, value] : row.items()) {
       const int width = static_cast<int>(name.size());
       std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      if (value.is_null()) text = "-";
       if (value.is_number_float()) text = absl::StrFormat("%.4g", value.get<double>());
       std::printf("%*s ", width, text.c_str());
     }
@@ -253,7 +269,8 @@ int main(int argc, char** argv) {
   if (model == nullptr) Fail(o.model + ": llama.cpp cannot read it");
   const std::vector<std::vector<llama_token>> texts = ReadTexts(model, o);
   if (o.prompt.empty() && o.prompts == 0 && !o.whole) plugin.set_prompt_mass(1);  // what differs is then decoding's
-  Json rows = Json::array();
+  Json rows = Json::array(), peer;
+  if (!o.peer.empty()) peer = MeasurePeer(model, o, texts);  // first, so that one that does not answer costs little
   if (o.prompts > 0) {
     rows = MeasurePrompts(model, plugin, o, texts, &file);
   } else if (o.hole > 0) {
@@ -271,10 +288,12 @@ int main(int argc, char** argv) {
     }
     if (!o.plot.empty()) Draw(o, all);
   }
+  if (!o.peer.empty()) AddPeer(peer, o, &rows);
   if (o.json) {
-    const Json report = Json::parse(plugin.report());
-    std::cout << Json{{"texts", texts.size()}, {"steps", o.steps}, {"yarn", o.yarn}, {"rows", rows}, {"plugin", report}}
-              << std::endl;
+    Json all = {{"texts", texts.size()}, {"steps", o.steps}, {"yarn", o.yarn}, {"rows", rows}};
+    if (!o.peer.empty()) all["peer"] = peer;
+    all["plugin"] = Json::parse(plugin.report());
+    std::cout << all << std::endl;
   } else {
     rows.front().contains("seine_ms") && rows.front().contains("top_k") ? PrintTable(rows) : PrintRows(rows);
     std::printf("%s\n", plugin.report());

@@ -42,6 +42,8 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
                     as .9,.95; then --steps tokens are decoded behind each by exact attention
   --prompt MODE     how the plug-in attends prompts: exact, sparse or off (default: exact; of --whole and --prompts what
                     SEINE_PROMPT says)
+  --peer COMMAND    times another server as well, over the same prompts: COMMAND is given --prompts FILE, as peer.py is,
+                    and prints what each took. Of whole answers, and of decoding as it is measured by default
   --rows FILE       keeps each measured row there, a line of JSON each; a run that was cut off goes on from there
   --plot FILE.svg   draws tokens a second against the context's length
   -o json           rows as one JSON object
@@ -96,6 +98,8 @@ Options ParseOptions(int argc, char** argv) {
       if (value != "f16" && value != "bf16" && value != "q8_0" && value != "q4_0") {
         Fail(flag + " " + value + ": f16, bf16, q8_0 or q4_0");
       }
+    } else if (flag == "--peer") {
+      o.peer = value;
     } else if (flag == "--rows") {
       o.rows = value;
     } else if (flag == "--weights") {
@@ -167,6 +171,10 @@ Options ParseOptions(int argc, char** argv) {
   if (o.needles > 0 && (o.repeat > 0 || o.random)) Fail("--needles wants a text, neither --repeat nor --random");
   if ((o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole || !o.shares.empty()) && !o.plot.empty()) {
     Fail("--plot draws neither --prompts nor --needles nor --hole nor --whole nor --shares");
+  }
+  if (!o.peer.empty() &&
+      (o.prompts > 0 || o.needles > 0 || o.hole > 0 || !o.shares.empty() || o.repeat > 0 || o.yarn > 1)) {
+    Fail("--peer reads texts as they are: without --prompts, --needles, --hole, --shares, --repeat and --yarn");
   }
   if (o.top_k.empty()) o.top_k = {0};
   return o;

@@ -8,7 +8,7 @@
 namespace seine::llama {
 
 struct Options {
-  std::string model, plugin, plot, rows, weights;
+  std::string model, plugin, plot, rows, weights, peer;
   std::string prompt;  // empty: as the environment says
   std::string cache_type_k = "f16", cache_type_v = "f16";
   std::vector<std::string> texts;

@@ -37,7 +37,7 @@ TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, 
   ContextPair pair = MakePair(plugin, model, o, cells);
   const int read = o.repeat > 0 ? std::min(cells, o.repeat) : cells;
   const PromptTimes prompt = Read(plugin, pair, tokens, read);
-  row.prompt_ratio = prompt.seine_ms / prompt.plain_ms;
+  row.prompt_plain_ms = prompt.plain_ms, row.prompt_seine_ms = prompt.seine_ms;
   if (read < cells) {
     plugin.set_mode(kPlain);
     Repeat(pair.plain.get(), read, cells);
@@ -103,16 +103,24 @@ Json ToJson(const TextRow& row) {
     one["attention_ms"] = c.attention_ms;
     chosen.push_back(std::move(one));
   }
-  return {{"plain_ms", row.plain_ms},       {"exact_ms", row.exact_ms},     {"prompt_ratio", row.prompt_ratio},
-          {"first_ms", row.first_ms},       {"plain_loss", row.plain_loss}, {"code_bytes", row.code_bytes},
-          {"cache_bytes", row.cache_bytes}, {"exact", ToJson(row.exact)},   {"chosen", chosen}};
+  return {{"plain_ms", row.plain_ms},
+          {"exact_ms", row.exact_ms},
+          {"prompt_plain_ms", row.prompt_plain_ms},
+          {"prompt_seine_ms", row.prompt_seine_ms},
+          {"first_ms", row.first_ms},
+          {"plain_loss", row.plain_loss},
+          {"code_bytes", row.code_bytes},
+          {"cache_bytes", row.cache_bytes},
+          {"exact", ToJson(row.exact)},
+          {"chosen", chosen}};
 }
 
 TextRow TextRowFrom(const Json& json) {
   TextRow row;
   json.at("plain_ms").get_to(row.plain_ms);
   json.at("exact_ms").get_to(row.exact_ms);
-  json.at("prompt_ratio").get_to(row.prompt_ratio);
+  json.at("prompt_plain_ms").get_to(row.prompt_plain_ms);
+  json.at("prompt_seine_ms").get_to(row.prompt_seine_ms);
   json.at("first_ms").get_to(row.first_ms);
   json.at("plain_loss").get_to(row.plain_loss);
   json.at("code_bytes").get_to(row.code_bytes);

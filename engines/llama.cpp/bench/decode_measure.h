@@ -29,8 +29,8 @@ struct Chosen : Likeness {
 // What one text gave at one length of the context.
 struct TextRow {
   std::vector<double> plain_ms, exact_ms;  // a token
-  double prompt_ratio = 0;                 // Seine's milliseconds over llama.cpp's
-  double first_ms = 0;                     // Seine's first token
+  double prompt_plain_ms = 0, prompt_seine_ms = 0;
+  double first_ms = 0;  // Seine's first token
   double plain_loss = 0, code_bytes = 0, cache_bytes = 0;
   Likeness exact;  // our exact attention's: what arithmetic alone makes different
   std::vector<Chosen> chosen;

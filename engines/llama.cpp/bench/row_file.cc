@@ -18,7 +18,7 @@ Json KeyOf(const Options& o) {
     if (name.rfind("SEINE_", 0) != 0 || name == "SEINE_LOG" || name == "SEINE_REPORT") continue;
     settings[name] = text.substr(std::min(text.size(), name.size() + 1));
   }
-  Json key = {{"version", 3},  // of what is measured
+  Json key = {{"version", 4},  // of what is measured
               {"model", std::filesystem::path(o.model).filename().string()},
               {"steps", o.steps},
               {"threads", o.threads},

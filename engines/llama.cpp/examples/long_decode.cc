@@ -2,9 +2,11 @@
 // positions, and the oldest cells are removed from llama.cpp's own cache as new tokens come.
 //
 //   SEINE_ENDPOINT=unix:///tmp/seine.sock seine-long-decode MODEL.gguf TEXT TOKENS STEPS [--cells N] [--check]
+//       [--state FILE]
 //
 // Reads TOKENS tokens of the file TEXT, then decodes STEPS. --check compares each step's logits with those of a context
-// that holds everything.
+// that holds everything. --state keeps the engine's few cells in a file. Another run with it goes on behind them, and
+// the server's part is found by them: SEINE_INDEX must name an index that stays.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -69,8 +71,21 @@ void Decode(llama_context* context, const llama_token* tokens, int count, llama_
   llama_batch_free(batch);
 }
 
-void Read(llama_context* context, const std::vector<llama_token>& tokens, int count) {
-  for (int i = 0; i < count; i += kBlock) Decode(context, &tokens[i], std::min(kBlock, count - i), i);
+void Read(llama_context* context, const std::vector<llama_token>& tokens, int begin, int end) {
+  for (int i = begin; i < end; i += kBlock) Decode(context, &tokens[i], std::min(kBlock, end - i), i);
+}
+
+// Loads what an earlier run has left. Returns how many tokens it is behind; 0: there is no file.
+int Load(llama_context* context, const std::string& state, const std::vector<llama_token>& tokens, int most) {
+  if (!std::filesystem::exists(state)) return 0;
+  std::vector<llama_token> held(tokens.size());
+  size_t count = 0;
+  if (llama_state_seq_load_file(context, state.c_str(), 0, held.data(), held.size(), &count) == 0)
+    Fail(state + ": no state of this model and cache, or of more tokens than the text has");
+  if (!std::equal(held.begin(), held.begin() + static_cast<int64_t>(count), tokens.begin()))
+    Fail(state + ": a state of another text");
+  if (static_cast<int>(count) > most) Fail(state + ": has " + std::to_string(count) + " tokens already");
+  return static_cast<int>(count);
 }
 
 // KL divergence of b from a, of their softmax distributions [size].
@@ -86,18 +101,23 @@ double Divergence(const float* a, const float* b, int size) {
 int main(int argc, char** argv) {
   int cells = 1024, left = 0;
   bool check = false;
+  std::string state;
   const char* named[4] = {};
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--check") == 0)
       check = true;
     else if (std::strcmp(argv[i], "--cells") == 0 && i + 1 < argc)
       cells = std::atoi(argv[++i]);
+    else if (std::strcmp(argv[i], "--state") == 0 && i + 1 < argc)
+      state = argv[++i];
     else if (left < 4)
       named[left++] = argv[i];
   }
-  if (left < 4) Fail("MODEL.gguf TEXT TOKENS STEPS [--cells N] [--check]");
+  if (left < 4) Fail("MODEL.gguf TEXT TOKENS STEPS [--cells N] [--check] [--state FILE]");
   if (cells < 2 * kBlock) Fail("--cells: must be at least " + std::to_string(2 * kBlock));
   if (std::getenv("SEINE_ENDPOINT") == nullptr) Fail("SEINE_ENDPOINT must name a seined");
+  if (!state.empty() && std::getenv("SEINE_INDEX") == nullptr)
+    Fail("--state: SEINE_INDEX must name an index that stays");
   const int count = std::atoi(named[2]), steps = std::atoi(named[3]);
 
   llama_log_set(
@@ -117,21 +137,27 @@ int main(int argc, char** argv) {
   const llama_vocab* vocabulary = llama_model_get_vocab(model);
   std::ifstream file(named[1]);
   const std::string text = {std::istreambuf_iterator<char>(file), {}};
-  std::vector<llama_token> tokens(text.size() + 1);
-  const int known = llama_tokenize(vocabulary, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                                   static_cast<int32_t>(tokens.size()), /*add_special=*/true, /*parse_special=*/false);
+  const auto tokenize = [&](std::vector<llama_token>* into) {  // negative: so many do not fit
+    return llama_tokenize(vocabulary, text.data(), static_cast<int32_t>(text.size()), into->data(),
+                          static_cast<int32_t>(into->size()), /*add_special=*/true, /*parse_special=*/false);
+  };
+  std::vector<llama_token> tokens;
+  tokens.resize(-tokenize(&tokens));
+  const int known = tokenize(&tokens);
   if (count < 1 || steps < 1 || known < count + steps) Fail("the text has " + std::to_string(known) + " tokens");
 
   llama_context* context = MakeContext(model, cells);
+  const int held = state.empty() ? 0 : Load(context, state, tokens, count);
   double begin = Now();
-  Read(context, tokens, count);
-  std::printf("read     %d tokens, %.1f a second\n", count, count / (Now() - begin));
+  Read(context, tokens, held, count);
+  std::printf("read     %d tokens, %.1f a second\n", count - held, (count - held) / (Now() - begin));
+  if (held > 0) std::printf("found    %d tokens of an earlier run\n", held);
 
   llama_context* whole = nullptr;
   if (check) {
     set_mode(1);
     whole = MakeContext(model, (count + steps + 255) / 256 * 256);
-    Read(whole, tokens, count);
+    Read(whole, tokens, 0, count);
   }
   double seconds = 0, divergence = 0;
   int same = 0;
@@ -155,6 +181,8 @@ int main(int argc, char** argv) {
   const double row = 2.0 * llama_model_n_embd(model) / llama_model_n_head(model) * llama_model_n_head_kv(model);
   std::printf("memory   %.1f MiB of llama.cpp's cache, %d cells\n",
               2 * row * llama_model_n_layer(model) * cells / (1 << 20), cells);
+  if (!state.empty() && llama_state_seq_save_file(context, state.c_str(), 0, tokens.data(), count + steps) == 0)
+    Fail(state + ": cannot be written");
   llama_free(context);  // counts what the server held
   std::printf("         %.1f MiB of the server's: %.1f keys and values, %.1f codes\n",
               (Number(report, "cache_bytes") + Number(report, "code_bytes")) / (1 << 20),

@@ -98,7 +98,10 @@ ggml_status RemoteAttention::SetRows(ggml_tensor* node) {
 }
 
 ggml_status RemoteAttention::Shift(ggml_tensor* node) {
-  CacheOf(node).Lose("a shift of the context, after which rows have other positions");
+  const ggml_tensor* shifts = node->op == GGML_OP_ROPE ? node->src[1] : nullptr;
+  const bool is_read = shifts != nullptr && shifts->type == GGML_TYPE_I32 && IsOnHost(shifts) &&
+                       shifts->ne[0] == RootOf(node)->ne[1] * RootOf(node)->ne[2];
+  CacheOf(node).Shift(is_read ? shifts : nullptr);
   return team_.Compute(node);
 }
 

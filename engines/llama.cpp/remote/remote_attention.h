@@ -1,5 +1,5 @@
 // SEINE_ENDPOINT: attention nodes and cache writes of one llama.cpp context whose keys and values a seined holds too.
-// Each of the context's caches is a text of its own (remote_cache.h).
+// Each of the context's caches has texts of its own (remote_cache.h).
 //
 // Which of two caches slides is seen while the engine's cache holds every position: by the masks of a prompt longer
 // than the window, or once one cache shows all positions and the other does not.

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "engines/llama.cpp/profiles.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 
@@ -16,6 +18,7 @@ namespace seine::llama {
 namespace {
 
 constexpr char kSlide[] = "layers that slide";
+constexpr auto kBetweenTries = std::chrono::seconds(1);  // to find an index again
 
 const char* RowAt(const ggml_tensor* cache, int64_t cell) {
   return static_cast<const char*>(cache->data) + cell * cache->nb[1];
@@ -27,10 +30,6 @@ int64_t CountCells(const std::vector<CellRun>& runs) {
   return count;
 }
 
-std::string TextOf(const absl::Status& status) {
-  return absl::StrCat("the server: ", absl::StatusCodeToString(status.code()), ": ", status.message());
-}
-
 bool Holds(const std::vector<CellRun>& runs, int64_t cell) {
   return std::any_of(runs.begin(), runs.end(), [&](const CellRun& r) { return r.begin <= cell && cell < r.end; });
 }
@@ -38,8 +37,8 @@ bool Holds(const std::vector<CellRun>& runs, int64_t cell) {
 }  // namespace
 
 RemoteCache::~RemoteCache() {
-  if (session_ != nullptr) {
-    const SessionBytes bytes = session_->bytes();
+  if (texts_.session() != nullptr) {
+    const SessionBytes bytes = texts_.session()->bytes();
     Report::Get().Bytes(bytes.codes, bytes.rows);
   }
   StopListening(this);
@@ -76,11 +75,16 @@ bool RemoteCache::Sees(const AttentionNode& node, const std::vector<int64_t>* po
 }
 
 int64_t RemoteCache::WindowShown(const AttentionNode& node) const {
-  if (block_.counts.empty() || node.num_streams != 1 || block_.counts.size() != block_.cells.size()) return 0;
+  if (block_.counts.empty() || block_.counts.size() != block_.cells.size()) return 0;
+  const int64_t capacity = RootOf(node.keys)->ne[1];
   std::vector<CellRun> runs;
-  for (size_t t = 1; t < block_.counts.size(); ++t) {
-    if (block_.counts[t] != block_.counts[t - 1] || (*block_.positions)[t] != (*block_.positions)[t - 1] + 1) continue;
-    if (node.CellsSeen(static_cast<int64_t>(t), 0, &runs) && Holds(runs, block_.cells[t - 1])) return block_.counts[t];
+  for (int64_t t = 1; t < static_cast<int64_t>(block_.counts.size()); ++t) {
+    if (t % node.num_tokens == 0) continue;  // of another stream than the one before
+    if (block_.counts[t] != block_.counts[t - 1] || Position(t) != Position(t - 1) + 1) continue;
+    if (node.CellsSeen(t % node.num_tokens, t / node.num_tokens, &runs) &&
+        Holds(runs, block_.cells[t - 1] % capacity)) {
+      return block_.counts[t];
+    }
   }
   return 0;
 }
@@ -88,127 +92,212 @@ int64_t RemoteCache::WindowShown(const AttentionNode& node) const {
 void RemoteCache::SetSlides(int64_t window) {
   window_ = window;
   block_.untold = false;
-  session_.reset();
+  texts_.RemoveAll();
+  texts_.Drop(kSlide);
 }
 
-absl::Status RemoteCache::Restart(const AttentionNode& node) {
-  CacheFacts facts;
-  if (!FindFacts(RootOf(node.keys)->data, &facts)) return absl::InternalError("a cache that was never planned for");
-  lost_.clear();
-  held_.Clear(facts.capacity);
-  if (session_ != nullptr) {
-    const absl::Status status = session_->Truncate(0);
-    if (status.ok()) return status;
-    session_.reset();  // the server may have been started anew
-  }
-  layers_ = LayersOfCache(facts);
+std::string RemoteCache::Open(const AttentionNode& node) {
+  if (texts_.session() != nullptr) return {};
   const Settings& s = settings();
-  config_ = {.endpoint = s.endpoint,
-             .geometry = {.num_layers = static_cast<int>(layers_.size()),
-                          .num_q_heads = facts.num_q_heads,
-                          .num_kv_heads = facts.num_kv_heads,
-                          .head_dim = facts.head_dim,
-                          .dtype = facts.key_type,
-                          .rope = facts.rope},
-             .scale = facts.scale,
-             .softcap = facts.softcap,
-             .profile = s.profile,
-             .beta = s.beta,
-             .refine = s.refine,
-             .sink = s.sink,
-             .local = s.local,
-             .tail = s.tail,
-             .gate = s.gate,
-             .dense_tokens = s.min_kv};
+  const bool named = !s.index.empty();
+  const auto now = std::chrono::steady_clock::now();
+  if (std::count(block_.positions->begin(), block_.positions->end(), 0) == 0 &&
+      !(named && now - tried_ >= kBetweenTries)) {
+    return texts_.why_dropped().empty() ? "positions before these were never seen" : texts_.why_dropped();
+  }
+  tried_ = now;
+  CacheFacts facts;
+  if (!FindFacts(RootOf(node.keys)->data, &facts)) return "a cache that was never planned for";
+  layers_ = LayersOfCache(facts);
+  for (const CacheFacts& layer : LayersOfShape(facts)) {
+    if (layer.buffer == facts.buffer && layer.layer == layers_.back()) deepest_ = layer;
+  }
+  config_ = SessionConfig();
+  config_.endpoint = s.endpoint, config_.index = s.index;
+  config_.geometry.num_layers = static_cast<int>(layers_.size());
+  config_.geometry.num_q_heads = facts.num_q_heads;
+  config_.geometry.num_kv_heads = facts.num_kv_heads;
+  config_.geometry.head_dim = facts.head_dim;
+  config_.geometry.dtype = facts.key_type;
+  config_.scale = facts.scale, config_.softcap = facts.softcap;
+  config_.profile = s.profile;
+  config_.beta = s.beta, config_.refine = s.refine;
+  config_.sink = s.sink, config_.local = s.local;
+  config_.tail = s.tail, config_.gate = s.gate;
+  config_.dense_tokens = s.min_kv;
+  StateRopes(facts, /*profile=*/nullptr, &config_.geometry);
   counted_ = {};
   absl::StatusOr<std::unique_ptr<Session>> opened = OpenSession(config_);
-  if (!opened.ok()) return opened.status();
-  session_ = *std::move(opened);
+  if (!opened.ok()) {
+    texts_.Drop(ServerError(opened.status()));
+    return texts_.why_dropped();
+  }
+  texts_.Open(*std::move(opened), config_.geometry.num_layers - 1);
   Report::Get().Uses("the server's", s.profile);
   if (s.log) {
-    std::fprintf(stderr, "seine: %d layers are sent to %s\n", config_.geometry.num_layers, s.endpoint.c_str());
+    std::fprintf(stderr, "seine: %d layers are sent to %s, which holds %zu sequences of them\n",
+                 config_.geometry.num_layers, s.endpoint.c_str(), texts_.session()->found().size());
   }
-  return absl::OkStatus();
+  return {};
 }
 
 bool RemoteCache::ListenTo(const AttentionNode& node) {
   for (const ggml_tensor* cache : {RootOf(node.keys), RootOf(node.values)}) {
     const auto* rows = static_cast<const uint8_t*>(cache->data);
-    const auto [at, is_new] = caches_.try_emplace(rows, Cells{cache->ne[1], cache->nb[1]});
+    const auto [at, is_new] = caches_.try_emplace(rows, Cells{cache->ne[1] * cache->ne[2], cache->nb[1]});
     if (is_new && !Listen(cache->buffer, this)) return false;
   }
   return true;
 }
 
 void RemoteCache::WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) {
+  if (!texts_.has_cells()) return;  // all are unknown
   for (const auto& [rows, cells] : caches_) {
     for (const auto& [begin, end] : ChangedCells(rows, cells.count, cells.bytes, at, data, size)) {
-      for (int64_t cell = begin; cell < end; ++cell) held_.Lose(cell);
-    }
-  }
-}
-
-std::string RemoteCache::CheckPast(const AttentionNode& node) const {
-  const int64_t first = block_.positions->front();
-  if (first == 0) return {};
-  if (first > held_.length()) return "positions before these were never seen";
-  // All that came before is in the rows of the last position. Other sequences have it in other cells, and what loads
-  // them changes cells.
-  const int64_t cell = held_.CellOf(first - 1);
-  std::vector<CellRun> runs;
-  if (!node.CellsSeen(0, 0, &runs)) return "a mask that weighs cells";
-  if (cell < 0 || !Holds(runs, cell))
-    return "the cell of the position before is not in the cache, and this may be another text";
-  return {};
-}
-
-std::string RemoteCache::CheckMask(const AttentionNode& node) const {
-  std::vector<CellRun> runs;
-  const int64_t first = block_.positions->front();
-  int64_t cells = 0;
-  for (int64_t t = 0; t < node.num_tokens; ++t) {
-    if (!node.CellsSeen(t, 0, &runs)) return "a mask that weighs cells";
-    const int64_t count = CountCells(runs);
-    if (t == 0) cells = count;
-    if (count != cells + t) return kSlide;
-    for (const CellRun& run : runs) {
-      for (int64_t cell = run.begin; cell < run.end; ++cell) {
-        const int64_t position = held_.PositionIn(cell);
-        if (position < 0) return "cells that the server does not have";
-        if (position > first + t) return "tokens that see later ones";
+      for (int64_t cell = begin; cell < end; ++cell) {
+        texts_.Lose(cell, "a loaded state, whose rows the server has not", /*fresh=*/true);
       }
     }
   }
-  return {};
 }
 
-std::string RemoteCache::Plan(const AttentionNode& node) {
+void RemoteCache::Shift(const ggml_tensor* shifts) {
+  constexpr char kShift[] = "a shift of the context, after which rows have other positions";
+  if (shifts == nullptr) return texts_.LoseAll(kShift);
+  const auto* by = static_cast<const int32_t*>(shifts->data);
+  for (int64_t cell = 0; cell < shifts->ne[0] && texts_.has_cells(); ++cell) {
+    if (by[cell] != 0) texts_.Lose(cell, kShift, /*fresh=*/false);
+  }
+}
+
+std::string RemoteCache::Unfit(const AttentionNode& node) const {
   if (!unfit_.empty()) return unfit_;
-  const std::vector<int64_t>& positions = *block_.positions;
   if (const char* why = node.Unfit()) return why;
   if (node.keys->type != node.values->type) return "keys and values of two types";
   if (IsQuantised(*RowTypeOf(node.keys))) return "a cache of another type than f16 or bf16";
-  if (positions.empty()) return "positions that cannot be read off the graph";
-  if (node.num_streams != 1 || RootOf(node.keys)->ne[2] != 1) return "a cache of several streams";
-  for (size_t i = 1; i < positions.size(); ++i) {
-    if (positions[i] != positions[0] + static_cast<int64_t>(i)) return "tokens of several sequences in one batch";
-  }
-  if (positions[0] == 0) {
-    if (absl::Status status = Restart(node); !status.ok()) return TextOf(status);
-  }
-  if (!lost_.empty()) return lost_;
-  if (std::string why = CheckPast(node); !why.empty()) return why;
-  if (positions[0] < held_.length()) {
-    if (absl::Status status = session_->Truncate(positions[0]); !status.ok()) {
-      session_.reset();
-      return TextOf(status);
-    }
-    held_.Truncate(positions[0]);
-  }
-  for (const int64_t cell : block_.cells) held_.Append(cell);
-  if (std::string why = CheckMask(node); !why.empty()) return why;
-  block_.answered = !block_.whole || (node.num_tokens <= kMostTokens && positions.back() >= settings().min_kv - 1);
+  if (block_.positions->size() != block_.cells.size()) return "positions that cannot be read off the graph";
   return {};
+}
+
+void RemoteCache::LoseBlock(const std::string& why) {
+  block_.runs.clear();
+  block_.kernel = true;
+  block_.why = why;
+  block_.fails = !block_.whole;
+  for (const int64_t cell : block_.cells) {
+    if (texts_.has_cells()) texts_.Lose(cell, why, /*fresh=*/false);
+  }
+}
+
+std::string RemoteCache::Find(int64_t position, int64_t before) {
+  std::vector<int64_t> fresh;
+  for (const int64_t cell : seen_) {
+    if (texts_.IsKnown(cell)) continue;
+    if (!texts_.IsFresh(cell)) return texts_.WhyLost(cell);
+    fresh.push_back(cell);
+  }
+  if (fresh.empty()) return "the cell of the position before is not in the cache, and this may be another text";
+  if (layers_.size() < 2) return "a loaded state of one layer, whose rows tell of no other rows";
+  const size_t bytes = size_t{2} * config_.geometry.num_kv_heads * config_.geometry.head_dim;
+  const absl::StatusOr<bool> found = texts_.Find(fresh, position, before, [&](int64_t cell) {
+    return RemoteTexts::HashOf(deepest_.keys + cell * deepest_.cell_bytes,
+                               deepest_.values + cell * deepest_.value_cell_bytes, bytes);
+  });
+  if (!found.ok()) texts_.Drop(ServerError(found.status()));
+  return found.ok() && !*found ? texts_.WhyLost(fresh.front()) : "";
+}
+
+std::string RemoteCache::CheckMask(const RemoteText& text, size_t token) const {
+  for (const int64_t cell : seen_) {
+    if (cell == block_.cells[token]) continue;
+    if (!texts_.IsOf(text, cell)) return "cells that the server does not have";
+    if (texts_.PositionIn(cell) >= Position(token)) return "tokens that see later ones";
+  }
+  return {};
+}
+
+std::string RemoteCache::PlanToken(const AttentionNode& node, size_t token) {
+  const auto t = static_cast<int64_t>(token);
+  const ggml_tensor* root = RootOf(node.keys);
+  const int64_t stream = t / node.num_tokens, position = Position(token);
+  const int64_t base = (static_cast<const char*>(node.keys->data) - static_cast<const char*>(root->data)) /
+                           static_cast<int64_t>(root->nb[2]) * root->ne[1] +
+                       stream * root->ne[1];
+  std::vector<CellRun> runs;
+  if (!node.CellsSeen(t % node.num_tokens, stream, &runs)) return "a mask that weighs cells";
+  seen_.clear();
+  for (const CellRun& run : runs) {
+    for (int64_t cell = run.begin; cell < run.end; ++cell) seen_.push_back(base + cell);
+  }
+  std::vector<RemoteText*> busy;
+  for (const Run& run : block_.runs) busy.push_back(run.text);
+  std::string why;
+  RemoteText* text = nullptr;
+  if (position == 0) {
+    text = texts_.Begin(&why);
+  } else {
+    const auto before = [&]() -> int64_t {
+      const auto cell = std::find_if(seen_.begin(), seen_.end(), [&](int64_t c) {
+        return texts_.IsKnown(c) && texts_.PositionIn(c) == position - 1;
+      });
+      return cell == seen_.end() ? -1 : *cell;
+    };
+    const bool all_known = std::all_of(seen_.begin(), seen_.end(), [&](int64_t cell) { return texts_.IsKnown(cell); });
+    if (!all_known || before() < 0) why = Find(position, before());
+    if (!why.empty()) return why;
+    if (before() >= 0) text = texts_.Behind(before(), position, busy, &why);
+  }
+  if (text == nullptr) return why;
+  if (why = CheckMask(*text, token); !why.empty()) return why;
+  auto run = std::find_if(block_.runs.begin(), block_.runs.end(), [&](const Run& r) { return r.text == text; });
+  if (run == block_.runs.end()) {
+    run = block_.runs.insert(run, {.text = text, .position = position, .tokens = {}});
+  } else if (block_.counts[token] != block_.counts[run->tokens.back()] + 1) {
+    return kSlide;
+  }
+  run->tokens.push_back(t);
+  texts_.Add(text, block_.cells[token]);
+  return {};
+}
+
+void RemoteCache::Plan(const AttentionNode& node) {
+  const ggml_tensor* root = RootOf(node.keys);
+  if (!texts_.has_cells()) {
+    texts_.SetCells(root->ne[1] * root->ne[2], root->ne[1], !settings().index.empty());
+  }
+  block_.fails = false;
+  block_.why.clear();
+  std::string why = Unfit(node);
+  if (why.empty()) why = Open(node);
+  if (!why.empty()) return LoseBlock(why);
+  const size_t count = block_.cells.size();
+  texts_.StartPlan();
+  for (size_t t = 0; t < count; ++t) texts_.Write(block_.cells[t], Position(t));
+  size_t planned = 0;
+  for (size_t t = 0; t < count; ++t) {
+    why = PlanToken(node, t);
+    if (texts_.session() == nullptr) {
+      block_.runs.clear();
+      // The server may have been started anew.
+      return Position(t) == 0 && !std::exchange(block_.again, true) ? Plan(node) : LoseBlock(texts_.why_dropped());
+    }
+    planned += why.empty() ? 1 : 0;
+    if (why.empty()) continue;
+    texts_.Lose(block_.cells[t], why, /*fresh=*/false);
+    block_.fails = block_.fails || !IsWhole(t);
+    block_.why = why;
+  }
+  if (block_.fails) {
+    for (const Run& run : block_.runs) texts_.CutBack(run.text, run.position);
+    return LoseBlock(std::string(block_.why));
+  }
+  block_.kernel = planned < count;
+  for (Run& run : block_.runs) {
+    const int64_t last = run.tokens.back();
+    const bool whole = std::all_of(run.tokens.begin(), run.tokens.end(), [&](int64_t t) { return IsWhole(t); });
+    run.answered = !whole || (run.tokens.size() <= kMostTokens && Position(last) >= settings().min_kv - 1);
+    block_.kernel = block_.kernel || !run.answered;
+  }
 }
 
 std::string RemoteCache::CheckLayer(const AttentionNode& node, int layer) const {
@@ -224,40 +313,85 @@ std::string RemoteCache::CheckLayer(const AttentionNode& node, int layer) const 
 }
 
 absl::Status RemoteCache::Exchange(const AttentionNode& node, int of_model) {
+  Session* const session = texts_.session();
   const auto layer = static_cast<int>(std::lower_bound(layers_.begin(), layers_.end(), of_model) - layers_.begin());
   const ggml_tensor *keys = RootOf(node.keys), *values = RootOf(node.values);
-  const auto count = static_cast<int64_t>(block_.cells.size());
   const size_t row = size_t{2} * node.num_kv_heads * node.head_dim;
-  keys_.resize(count * row);
-  values_.resize(count * row);
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(keys_.data() + i * row, RowAt(keys, block_.cells[i]), row);
-    std::memcpy(values_.data() + i * row, RowAt(values, block_.cells[i]), row);
-  }
-  if (!block_.answered) {
-    const absl::Status status = session_->Append(layer, block_.positions->front(), count, keys_.data(), values_.data());
-    return status.ok() ? session_->Settle() : status;
-  }
-  queries_.resize(static_cast<size_t>(node.num_q_heads) * node.head_dim);
-  log_sum_exp_.resize(count * node.num_q_heads);
-  for (int64_t t = 0; t < count; ++t) {  // each after its own row: it sees none of the later ones
-    for (int head = 0; head < node.num_q_heads; ++head) {
-      std::copy_n(node.Query(head, t, 0), node.head_dim, queries_.data() + head * node.head_dim);
+  const size_t queries = static_cast<size_t>(node.num_q_heads) * node.head_dim;
+  size_t most = 0;
+  for (const Run& run : block_.runs) {
+    const size_t count = run.tokens.size();
+    most = std::max(most, run.answered ? count : 0);
+    keys_.resize(count * row);
+    values_.resize(count * row);
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t cell = block_.cells[run.tokens[i]];
+      std::memcpy(keys_.data() + i * row, RowAt(keys, cell), row);
+      std::memcpy(values_.data() + i * row, RowAt(values, cell), row);
+      if (layer + 1 < static_cast<int>(layers_.size())) continue;
+      texts_.SetHash(run.text, run.position + i, RemoteTexts::HashOf(RowAt(keys, cell), RowAt(values, cell), row));
     }
-    absl::Status status =
-        session_->Attend(layer, (*block_.positions)[t], keys_.data() + t * row, values_.data() + t * row,
-                         queries_.data(), top_k(), node.Output(0, t, 0), log_sum_exp_.data() + t * node.num_q_heads);
+    if (run.answered) continue;
+    absl::Status status = session->Append(run.text->sequence, layer, run.position, count, keys_.data(), values_.data());
     if (!status.ok()) return status;
   }
-  if (absl::Status status = session_->Settle(); !status.ok()) return status;
-  for (int64_t t = 0; t < count && node.sinks != nullptr; ++t) {
-    node.TakeSinks(0, node.num_q_heads, log_sum_exp_.data() + t * node.num_q_heads, node.Output(0, t, 0));
+  queries_.resize(block_.runs.size() * queries);
+  log_sum_exp_.resize(block_.cells.size() * node.num_q_heads);
+  // Of each text one token at a time: it sees none of the later ones.
+  for (size_t i = 0; i < most; ++i) {
+    std::vector<AttendItem> items;
+    for (const Run& run : block_.runs) {
+      if (!run.answered || i >= run.tokens.size()) continue;
+      const int64_t t = run.tokens[i], token = t % node.num_tokens, stream = t / node.num_tokens;
+      float* const copy = queries_.data() + items.size() * queries;
+      for (int head = 0; head < node.num_q_heads; ++head) {
+        std::copy_n(node.Query(head, token, stream), node.head_dim, copy + head * node.head_dim);
+      }
+      items.push_back({.sequence = run.text->sequence,
+                       .position = Position(t),
+                       .key = RowAt(keys, block_.cells[t]),
+                       .value = RowAt(values, block_.cells[t]),
+                       .queries = copy,
+                       .output = node.Output(0, token, stream),
+                       .log_sum_exp = log_sum_exp_.data() + t * node.num_q_heads});
+    }
+    if (absl::Status status = session->Attend(layer, items, top_k()); !status.ok()) return status;
+  }
+  if (absl::Status status = session->Settle(); !status.ok()) return status;
+  for (const Run& run : block_.runs) {
+    for (const int64_t t : run.tokens) {
+      if (!run.answered || node.sinks == nullptr) break;
+      node.TakeSinks(0, node.num_q_heads, log_sum_exp_.data() + t * node.num_q_heads,
+                     node.Output(0, t % node.num_tokens, t / node.num_tokens));
+    }
   }
   return absl::OkStatus();
 }
 
+void RemoteCache::Fail(const absl::Status& status) {
+  Session* const session = texts_.session();
+  session->Settle().IgnoreError();
+  const bool goes_on = !session->is_broken() && (absl::IsResourceExhausted(status) || absl::IsNotFound(status));
+  if (goes_on && absl::IsResourceExhausted(status) && texts_.Free()) return;
+  const auto run = std::find_if(block_.runs.begin(), block_.runs.end(),
+                                [&](const Run& r) { return goes_on && r.text->sequence == session->failed(); });
+  if (run == block_.runs.end()) {
+    texts_.Drop(ServerError(status));
+    return LoseBlock(texts_.why_dropped());
+  }
+  block_.why = ServerError(status);
+  block_.kernel = true;
+  for (const int64_t t : run->tokens) {
+    texts_.Lose(block_.cells[t], block_.why, /*fresh=*/false);
+    block_.fails = block_.fails || !IsWhole(t);
+  }
+  texts_.Remove(run->text);
+  block_.runs.erase(run);
+}
+
 void RemoteCache::Count() {
-  const SessionCounts& c = session_->counts();
+  if (texts_.session() == nullptr) return;
+  const SessionCounts& c = texts_.session()->counts();
   if (!c.why_grpc.empty()) SayOnce("steps go over gRPC: " + c.why_grpc);
   Report::Get().Remote(c.steps - counted_.steps, c.grpc_steps - counted_.grpc_steps, c.bytes - counted_.bytes,
                        c.waiting_ns - counted_.waiting_ns);
@@ -268,29 +402,45 @@ ggml_status RemoteCache::Attend(const AttentionNode& node, int layer) {
   const auto begin = std::chrono::steady_clock::now();
   if (!ListenTo(node)) unfit_ = "a buffer of another build of ggml";
   if (slides()) return AttendWindow(node);
-  if (seen() && !block_.planned) {
+  if (!block_.planned) {
     block_.planned = true;
-    block_.why = Plan(node);
-  }
-  std::string why = node.mask == nullptr ? "no mask" : block_.why;
-  if (why.empty()) {
-    why = CheckLayer(node, layer);
-    if (!why.empty()) unfit_ = why;
-  }
-  if (why.empty()) {
-    const absl::Status status = Exchange(node, layer);
-    Count();
-    pending_ = false;
-    if (!status.ok()) {
-      why = TextOf(status);
-      session_.reset();
+    if (seen()) {
+      Plan(node);
+    } else {
+      LoseBlock("no mask");
     }
   }
-  if (!why.empty()) return Decline(node, why);
-  if (!block_.answered) return team_->Compute(const_cast<ggml_tensor*>(node.node));
-  const int64_t tokens = block_.positions->front() + 1;
-  SayAnswered(tokens, absl::StrCat("by the server at ", settings().endpoint), settings().profile);
-  Report::Get().Answered(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  if (!block_.runs.empty()) {
+    if (unfit_.empty()) unfit_ = node.mask == nullptr ? "no mask" : CheckLayer(node, layer);
+    if (!unfit_.empty()) {
+      texts_.Drop(unfit_);
+      LoseBlock(unfit_);
+    }
+  }
+  bool computed = false;
+  while (!block_.fails) {
+    if (block_.kernel && !std::exchange(computed, true)) {
+      if (const ggml_status s = team_->Compute(const_cast<ggml_tensor*>(node.node)); s != GGML_STATUS_SUCCESS) return s;
+    }
+    if (block_.runs.empty()) break;
+    const absl::Status status = Exchange(node, layer);
+    Count();
+    if (status.ok()) break;
+    Fail(status);
+  }
+  pending_ = false;
+  if (!block_.why.empty()) Report::Get().Declined(block_.why);
+  if (block_.fails) {
+    SayOnce(absl::StrCat("decoding fails, since the engine's cache lacks cells and the server cannot answer: ",
+                         block_.why));
+    return GGML_STATUS_FAILED;
+  }
+  if (!block_.why.empty()) SayLeft(block_.why);
+  const auto run = std::find_if(block_.runs.begin(), block_.runs.end(), [](const Run& r) { return r.answered; });
+  if (run != block_.runs.end()) {
+    SayAnswered(run->position + 1, absl::StrCat("by the server at ", settings().endpoint), settings().profile);
+    Report::Get().Answered(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  }
   return GGML_STATUS_SUCCESS;
 }
 
@@ -314,20 +464,15 @@ ggml_status RemoteCache::AttendWindow(const AttentionNode& node) {
 }
 
 ggml_status RemoteCache::AttendUntold(const AttentionNode& node, const std::string& why) {
-  block_.untold = true;
-  Lose(why);
+  block_.untold = block_.planned = true;
+  LoseBlock(why);
   return team_->Compute(const_cast<ggml_tensor*>(node.node));
 }
 
 ggml_status RemoteCache::Decline(const AttentionNode& node, const std::string& why) {
-  lost_ = block_.why = why;
-  Report::Get().Declined(why);
-  if (block_.whole) {
-    SayLeft(why);
-    return team_->Compute(const_cast<ggml_tensor*>(node.node));
-  }
-  SayOnce(absl::StrCat("decoding fails, since the engine's cache lacks cells and the server cannot answer: ", why));
-  return GGML_STATUS_FAILED;
+  block_.planned = true;
+  LoseBlock(why);
+  return Attend(node, 0);
 }
 
 }  // namespace seine::llama

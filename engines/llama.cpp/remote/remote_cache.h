@@ -1,8 +1,8 @@
 // One cache of a llama.cpp context, whose rows a seined holds too. A model with layers that slide has two.
 //
-// Positions count, not cells. Rows of one sequence go to the server in their order, layer by layer. The program may
-// then remove old cells from the engine's cache (llama_memory_seq_rm): a token attends every position before it that
-// was not rolled back.
+// Positions count, not cells. Rows of each text (remote_texts.h) go to the server in their order, layer by layer. The
+// program may then remove old cells from the engine's cache (llama_memory_seq_rm): a token attends every position of
+// its text before it that was not rolled back.
 //
 // A token at position p whose mask shows p + 1 cells misses none: llama.cpp's kernel is right then, and computes
 // prompts and all that cannot be answered. Anything else that the server cannot answer fails the decode.
@@ -11,6 +11,7 @@
 #ifndef SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_CACHE_H_
 #define SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_CACHE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,7 +21,7 @@
 #include "absl/status/status.h"
 #include "engines/llama.cpp/node.h"
 #include "engines/llama.cpp/outside_writes.h"
-#include "engines/llama.cpp/remote/held_cells.h"
+#include "engines/llama.cpp/remote/remote_texts.h"
 #include "engines/llama.cpp/remote/session.h"
 #include "engines/llama.cpp/team.h"
 
@@ -56,25 +57,37 @@ class RemoteCache final : private WriteListener {
 
   ggml_status Attend(const AttentionNode& node, int layer);
   // By llama.cpp, where layers that lack positions may slide, which another cache of the graph is still to tell.
-  // Nothing goes to the server from then on.
+  // Nothing of these texts goes to the server from then on.
   ggml_status AttendUntold(const AttentionNode& node, const std::string& why);
-  // By llama.cpp's kernel where no cell is missing, else not at all. Nothing goes to the server from then on, until a
-  // text begins at position 0.
+  // By llama.cpp's kernel where no cell is missing, else not at all. Nothing of these texts goes to the server from
+  // then on.
   ggml_status Decline(const AttentionNode& node, const std::string& why);
-  void Lose(const std::string& why) { lost_ = why; }
+  // Rows are turned where they lie: `shifts` [cells], by so many positions; nullptr: it cannot be read.
+  void Shift(const ggml_tensor* shifts);
 
  private:
+  // Tokens of the graph that is computed, of one text, whose positions follow each other.
+  struct Run {
+    RemoteText* text = nullptr;
+    int64_t position = 0;         // of the first
+    std::vector<int64_t> tokens;  // of the graph
+    bool answered = false;        // by the server; else llama.cpp attends, and rows are appended alone
+  };
+
   // The tokens of the graph that is computed.
   struct Block {
     const std::vector<int64_t>* positions = nullptr;
-    std::vector<int64_t> cells;         // that their rows are written to
+    std::vector<int64_t> cells;         // that their rows are written to, counted over all streams
     std::vector<int64_t> counts;        // of the cells that each token sees; empty: they cannot be counted
     const ggml_tensor* mask = nullptr;  // that it was planned with, at its first layer; nullptr: it was not yet
     bool whole = false;                 // the engine's cache lacks no cell
     bool untold = false;                // AttendUntold
     bool planned = false;
-    bool answered = false;  // by the server; else llama.cpp attends, and rows are appended alone
-    std::string why;        // nothing goes to the server; empty: it does
+    bool again = false;     // it was planned a second time, with another session
+    std::vector<Run> runs;  // of tokens whose rows go to the server
+    bool kernel = true;     // llama.cpp attends: there are tokens that the server does not answer
+    bool fails = false;     // cells are missing of tokens that the server does not answer
+    std::string why;        // there are tokens whose rows do not go to the server; empty: there are none
   };
 
   // Cells of one cache.
@@ -84,36 +97,46 @@ class RemoteCache final : private WriteListener {
   };
 
   ggml_status AttendWindow(const AttentionNode& node);
-  // At a block's first layer: how it is computed. The return value is block_.why.
-  std::string Plan(const AttentionNode& node);
-  absl::Status Restart(const AttentionNode& node);
-  // Why the block does not go on where the server's sequence, or its first positions, end; empty: it does.
-  std::string CheckPast(const AttentionNode& node) const;
-  // Why the tokens' masks show other cells than those of their own sequence up to themselves; empty: they do not.
-  std::string CheckMask(const AttentionNode& node) const;
+  bool IsWhole(size_t token) const { return !block_.counts.empty() && block_.counts[token] == Position(token) + 1; }
+  int64_t Position(size_t token) const { return (*block_.positions)[token]; }
+  // At a block's first layer: how each token is computed.
+  void Plan(const AttentionNode& node);
+  std::string Unfit(const AttentionNode& node) const;  // for any token
+  std::string Open(const AttentionNode& node);         // a session, where it is time for one
+  // The token's row goes to the server: it joins a run. The return value is why not.
+  std::string PlanToken(const AttentionNode& node, size_t token);
+  // Why a token's mask shows other cells than those of its text up to itself; empty: it does not.
+  std::string CheckMask(const RemoteText& text, size_t token) const;
+  // Looks for the text of which the seen cells hold rows, where these are not all known. `before`: as
+  // RemoteTexts::Find.
+  std::string Find(int64_t position, int64_t before);
+  void LoseBlock(const std::string& why);                              // nothing of it goes to the server
   std::string CheckLayer(const AttentionNode& node, int layer) const;  // as the first was; empty: it is
   // Hears, from a cache's first attention on, which cells change outside of graphs. False: it cannot.
   bool ListenTo(const AttentionNode& node);
   void WritesOutside(const uint8_t* at, const uint8_t* data, size_t size) override;
   absl::Status Exchange(const AttentionNode& node, int of_model);  // rows, and queries where the server answers
+  void Fail(const absl::Status& status);                           // what an exchange that failed leaves
   void Count();                                                    // what the session sent since
 
   Team* const team_;
-  std::unique_ptr<Session> session_;
-  SessionConfig config_;     // of session_
-  std::vector<int> layers_;  // of the model that lie in the cache, ascending: session_ and profiles count them from 0
+  RemoteTexts texts_;
+  SessionConfig config_;     // of the session
+  std::vector<int> layers_;  // of the model that lie in the cache, ascending: the server and profiles count them from 0
   SessionCounts counted_;    // in the report
-  HeldCells held_;
   Block block_;
   int layer_ = 0;         // that was written last
   bool pending_ = false;  // rows of layer_ were not sent
   bool sees_all_ = false;
-  bool in_chunks_ = false;                    // tokens see more cells than window_ at times
-  int64_t window_ = 0;                        // cells that a token sees at most; 0: it is not known to slide
-  std::string lost_, unfit_;                  // why nothing goes to the server; unfit_: for good
-  std::map<const uint8_t*, Cells> caches_;    // of keys and of values, by their data
-  std::vector<char> keys_, values_;           // scratch: rows of a block
-  std::vector<float> queries_, log_sum_exp_;  // scratch
+  bool in_chunks_ = false;                            // tokens see more cells than window_ at times
+  int64_t window_ = 0;                                // cells that a token sees at most; 0: it is not known to slide
+  std::string unfit_;                                 // why nothing goes to the server, for good
+  std::chrono::steady_clock::time_point tried_ = {};  // to open a session
+  CacheFacts deepest_;                                // layer of the cache
+  std::vector<int64_t> seen_;                         // scratch: cells that a token sees, but those of its block
+  std::map<const uint8_t*, Cells> caches_;            // of keys and of values, by their data
+  std::vector<char> keys_, values_;                   // scratch: rows of a block
+  std::vector<float> queries_, log_sum_exp_;          // scratch
 };
 
 }  // namespace seine::llama

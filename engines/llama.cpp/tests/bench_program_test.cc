@@ -151,6 +151,42 @@ TEST_F(BenchProgram, QuantisedCaches) {
   EXPECT_NEAR(Rows()[0]["cache_bytes"].get<double>() / bytes, (34 + 18) / 128., .02);
 }
 
+// A peer that says what a file says, and keeps what it was asked. peer_test.py has those that ask servers.
+TEST_F(BenchProgram, APeersTimesStandBesideOurs) {
+  std::ofstream(Path("peer")) << "#!/bin/sh\ncp \"$3\" " << Path("asked") << "\ncat \"$1\"\n";
+  const std::string command = " --peer 'sh " + Path("peer") + " " + Path("says") + "'";
+  std::ofstream(Path("says")) << R"({"server": "peer", "rows": [
+      {"cells": 700, "prompt_tokens": 701, "prompt_ms": 35, "ms": 3},
+      {"cells": 600, "prompt_tokens": null, "prompt_ms": 30, "ms": null}]})";
+  ASSERT_EQ(Run("--cells 600,700 --top-k 20,50" + command), 0) << err_;
+  const nlohmann::json rows = Rows();
+  ASSERT_EQ(rows.size(), 4u);
+  for (const int i : {0, 1}) {
+    EXPECT_EQ(rows[i]["peer_prompt_ms"], 30);
+    EXPECT_TRUE(rows[i]["peer_ms"].is_null() && rows[i]["peer_prompt_tokens"].is_null()) << rows[i];
+    EXPECT_EQ(rows[2 + i]["peer_prompt_ms"], 35);
+    EXPECT_EQ(rows[2 + i]["peer_ms"], 3);
+    EXPECT_EQ(rows[2 + i]["peer_prompt_tokens"], 701);
+    EXPECT_NEAR(rows[i]["prompt_seine_ms"].get<double>() / rows[i]["prompt_plain_ms"].get<double>(),
+                rows[i]["prompt_ratio"].get<double>(), 1e-9);
+  }
+  const nlohmann::json asked = nlohmann::json::parse(Contents(Path("asked")));
+  EXPECT_EQ(asked["steps"], 3);
+  EXPECT_EQ(asked["prompts"][1]["tokens"].size(), 700u);
+
+  ASSERT_EQ(Run("--cells 600,700 --whole" + command), 0) << err_;
+  EXPECT_TRUE(Rows()[0]["peer_whole_ms"].is_null());
+  EXPECT_EQ(Rows()[1]["peer_first_ms"], 35 + 3);
+  EXPECT_EQ(Rows()[1]["peer_whole_ms"], 35 + 3 * 3);
+  ASSERT_EQ(Run("--cells 600,700 --top-k 20 -o text" + command), 0) << err_;
+  EXPECT_NE(Contents(Path("out")).find("          30           -"), std::string::npos) << Contents(Path("out"));
+
+  std::filesystem::remove(Path("says"));
+  EXPECT_EQ(Run("--cells 600" + command), 1);
+  EXPECT_NE(err_.find("--peer: the command has no times"), std::string::npos) << err_;
+  EXPECT_FALSE(Measured());
+}
+
 TEST_F(BenchProgram, RowsArePrintedWithNumbersAndWords) {
   for (const std::string measure : {"--whole --prompt sparse", "--shares .4"}) {
     ASSERT_EQ(Run("--cells 600 " + measure + " -o text"), 0) << err_;
@@ -186,7 +222,9 @@ TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
                                     {"--prompt some", "--prompt some: exact, sparse or off"},
                                     {"-ctk q5_1", "-ctk q5_1: f16, bf16, q8_0 or q4_0"},
                                     {"--hole 0", "--hole must be a positive number"},
-                                    {"--hole 9 --needles 2", "--hole is a measure of its own"}}) {
+                                    {"--hole 9 --needles 2", "--hole is a measure of its own"},
+                                    {"--peer true --hole 9", "--peer reads texts as they are"},
+                                    {"--peer true --yarn 2", "--peer reads texts as they are"}}) {
     EXPECT_EQ(Run(flags), 1);
     EXPECT_NE(err_.find(says), std::string::npos) << err_;
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;

@@ -42,6 +42,8 @@ std::vector<FamilyCase> FamilyCases() {
       {"granite", of("granite", 64, 4, 2), 2},
       {"smollm3", of("smollm3", 64, 4, 1, 4), 4},
       {"phi3", of("phi3", 96, 4, 2), 2},
+      {"glm4", of("glm4", 128, 4, 2, 2, 256), 2},
+      {"stablelm", of("stablelm", 64, 4, 2), 2},
       {"olmo2", of("olmo2", 64, 4, 4), 2},
       {"exaone4", of("exaone4", 64, 4, 2), 2},
       {"cohere2", of("cohere2", 64, 8, 2), 2},

@@ -37,6 +37,13 @@ std::vector<float> Llama3Factors(const ModelShape& shape) {
   return factors;
 }
 
+// What the converter writes of Gemma 4, of whose full layers' pairs the first quarter turns.
+std::vector<float> OfAQuarter(const ModelShape& shape) {
+  std::vector<float> factors(shape.head_dim / 2, 1e30f);
+  std::fill_n(factors.begin(), shape.head_dim / 8, 1.0f);
+  return factors;
+}
+
 llama_flash_attn_type FlashAttention() {
   const char* text = std::getenv("TEST_FLASH");
   if (text == nullptr) return LLAMA_FLASH_ATTN_TYPE_ENABLED;
@@ -54,6 +61,8 @@ TEST(Apart, DecodesAText) {
   if (architecture != nullptr) shape.architecture = architecture;
   if (shape.architecture == "gemma3") shape.layers = 3;  // the first and the last slide
   if (const char* layers = std::getenv("TEST_LAYERS")) shape.layers = std::atoi(layers);
+  if (const char* dim = std::getenv("TEST_HEAD_DIM")) shape.head_dim = std::atoi(dim);
+  if (std::getenv("TEST_QUARTER") != nullptr) shape.rope_factors = OfAQuarter(shape);
   if (base != nullptr) shape.rope_base = static_cast<float>(std::atof(base));
   if (std::getenv("TEST_LLAMA3") != nullptr) shape.rope_factors = Llama3Factors(shape);
   const llama_token one = token == nullptr ? -1 : std::atoi(token);
@@ -221,9 +230,96 @@ TEST_F(Profiles, LayersOfAnotherRopeAreLeftAlone) {
   EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
   EXPECT_TRUE(Reported("\"answered\": 70, ")) << report_;
   EXPECT_TRUE(Reported("\"a layer of another RoPE than the profile's\": ")) << report_;
-  Decode("TEST_ARCHITECTURE=gemma3 SEINE_CALIBRATE=" + Path("mixed"));
-  EXPECT_TRUE(Said("layers that slide have as many cells as those that attend all (swa_full)")) << said_;
-  EXPECT_FALSE(std::filesystem::exists(Path("mixed")));
+}
+
+// With as many cells (swa_full), the layers that slide are those that attend fewer of them.
+TEST_F(Profiles, LayersThatSlideAreToldByWhatTheyAttend) {
+  const std::string short_text = Path("short"), path = Path("full.profile.safetensors");
+  for (const std::string architecture : {"gemma3", "gemma2"}) {
+    SCOPED_TRACE(architecture);
+    const std::string model = "TEST_ARCHITECTURE=" + architecture + " TEST_LAYERS=5 ";
+    Decode(model + "TEST_TOKENS=100 SEINE_CALIBRATE=" + short_text);
+    EXPECT_TRUE(Said("(swa_full), and no text was longer than their window")) << said_;
+    EXPECT_FALSE(std::filesystem::exists(short_text));
+
+    std::filesystem::remove(path);
+    Decode(model + "TEST_TOKENS=900 SEINE_CALIBRATE=" + path);  // 400 have told
+    EXPECT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over 570 tokens")) << said_;
+    const auto profile = ReadProfile(path);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_NE(profile->layers[0].k_mean, profile->layers[1].k_mean);
+    const auto rope = ParseRope(profile->rope_json, 64, profile->rope_style, 1);
+    EXPECT_NEAR(rope->inv_freq[31], std::pow(10000, -31. / 32), 1e-8);  // the base of those that attend all
+    for (const std::string& by : {"SEINE_PROFILE=" + path, "SEINE_PROFILES=" + folder_}) {
+      Decode(model + by);
+      EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+      EXPECT_TRUE(Reported("\"answered\": 140, ")) << report_;
+    }
+  }
+}
+
+// Of heads of which a part turns, in halves or neighbours, and of layers that do not turn at all.
+TEST_F(Profiles, LayersAreStatedAsTheyTurn) {
+  const struct {
+    std::string model, rope, layers;  // as config.json has it, and what the profile says of layers; "": nothing
+    int answered;                     // layers
+  } cases[] = {
+      {"phi3", R"({"rope_theta": 10000, "partial_rotary_factor": 0.5})", "", 2},
+      {"glm4", R"({"rope_theta": 10000, "partial_rotary_factor": 0.5})", "", 2},
+      {"stablelm", R"({"rope_theta": 10000, "partial_rotary_factor": 0.5})", "", 2},
+      {"smollm3 TEST_LAYERS=4", R"({"rope_theta": 10000})", R"([{"layers":[3],"rope":{"rope_type":"none"}}])", 4},
+      {"cohere2 TEST_LAYERS=5 TEST_RINGS=1", R"({"rope_type": "none"})", "", 2},
+      {"exaone4 TEST_LAYERS=4", R"({"rope_theta": 10000})", "", 4},
+      {"gemma4 TEST_LAYERS=5 TEST_HEAD_DIM=128 TEST_QUARTER=1 TEST_RINGS=1",
+       R"({"rope_type": "proportional", "rope_theta": 10000, "partial_rotary_factor": 0.25})", "", 2},
+  };
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.model);
+    const std::string path = Path("turning.profile.safetensors"), model = "TEST_ARCHITECTURE=" + test.model + " ";
+    std::filesystem::remove(path);
+    Decode(model + "SEINE_CALIBRATE=" + path);
+    auto profile = ReadProfile(path);
+    ASSERT_TRUE(profile.ok()) << profile.status() << said_;
+    EXPECT_EQ(profile->layer_ropes_json, test.layers);
+    const auto stated = ParseRope(profile->rope_json, profile->head_dim, profile->rope_style, 1);
+    const auto wanted = ParseRope(test.rope, profile->head_dim, profile->rope_style, 1);
+    ASSERT_TRUE(stated.ok() && wanted.ok()) << stated.status() << wanted.status();
+    EXPECT_EQ(stated->half(), wanted->half());
+    for (size_t i = 0; i < wanted->inv_freq.size(); ++i) {
+      EXPECT_NEAR(stated->inv_freq[i], wanted->inv_freq[i], 1e-5 * wanted->inv_freq[i]) << i;
+    }
+    const std::string answered = "\"answered\": " + std::to_string(70 * test.answered) + ", ";
+    profile->rope_json = test.rope;  // as Hugging Face's states it
+    ASSERT_TRUE(WriteProfile(*profile, ProfilePrecision::kFloat16, path).ok());
+    Decode(model + "SEINE_PROFILES=" + folder_);
+    EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
+    EXPECT_TRUE(Reported(answered)) << report_ << said_;
+  }
+}
+
+// Of Gemma 4's heads a profile is measured, and found; keys of 512 have the rsq code.
+TEST_F(Profiles, HeadsTooWideForTheCodeAreSaid) {
+  const std::string path = Path("wide.profile.safetensors");
+  const std::string model = "TEST_ARCHITECTURE=gemma4 TEST_LAYERS=4 TEST_HEAD_DIM=512 TEST_QUARTER=1 TEST_RINGS=1 ";
+  Decode(model + "SEINE_CALIBRATE=" + path);
+  ASSERT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over 7")) << said_;
+  Decode(model + "SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Said(path + ": keys of head_dim 512 are too wide for the balanced code; the rsq code is used")) << said_;
+  EXPECT_TRUE(Reported("\"codec\": \"rsq\", \"profile\": \"\"")) << report_;
+  EXPECT_TRUE(Reported("\"answered\": 280, ")) << report_;
+}
+
+// A profile that says of a layer that it does not turn is of another model than one whose layer does.
+TEST_F(Profiles, ALayerThatTurnsOtherwiseIsNamed) {
+  const std::string path = Path("whole.profile.safetensors");
+  Decode("TEST_LAYERS=4 SEINE_CALIBRATE=" + path);
+  Decode("TEST_ARCHITECTURE=smollm3 TEST_LAYERS=4 SEINE_PROFILES=" + folder_);
+  EXPECT_TRUE(Said("no profile is of this model (4 layers, 4 query heads, 2 KV heads, head_dim 64)")) << said_;
+  Decode("TEST_ARCHITECTURE=smollm3 TEST_LAYERS=4 SEINE_PROFILE=" + path);
+  EXPECT_TRUE(
+      Said("geometry.layer_ropes: layer 3 turns 0 of 32 pairs of coordinates, and the profile's turns 32; "
+           "llama.cpp decodes alone"))
+      << said_;
 }
 
 // A profile of a model whose other layers slide is of those that attend all, counted from 0, as Hugging Face's is.
@@ -252,7 +348,8 @@ TEST_F(Profiles, LayersThatSlideAreNotMeasured) {
 // Equal tokens have equal keys, queries and values once RoPE is undone: a moment is then the mean's square, and keys do
 // not deviate from a window's mean but by what they turn in it.
 TEST_F(Profiles, MomentsAreThoseBeforeRope) {
-  for (const char* run : {"TEST_ARCHITECTURE=llama", "TEST_ARCHITECTURE=qwen2", "TEST_STREAMS=2"}) {
+  for (const char* run : {"TEST_ARCHITECTURE=llama", "TEST_ARCHITECTURE=qwen2", "TEST_ARCHITECTURE=glm4",
+                          "TEST_ARCHITECTURE=phi3", "TEST_ARCHITECTURE=stablelm", "TEST_STREAMS=2"}) {
     SCOPED_TRACE(run);
     const std::string path = Path("equal.profile.safetensors");
     Decode(std::string("TEST_TOKEN=5 ") + run + " SEINE_CALIBRATE=" + path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -51,9 +52,11 @@ absl::Status RopeFrom(const v1::Rope& wire, int head_dim, const std::string& fie
   if (wire.config_json().empty()) {
     if (wire.inv_freq().empty()) return FieldError("NOT_GIVEN", field, "give inv_freq or config_json");
     rope->inv_freq.assign(wire.inv_freq().begin(), wire.inv_freq().end());
+    rope->rotary_dim = wire.rotary_dim();
     return absl::OkStatus();
   }
   if (!wire.inv_freq().empty()) return FieldError("CONFLICT", field, "give inv_freq or config_json, not both");
+  if (wire.rotary_dim() != 0) return FieldError("CONFLICT", field + ".rotary_dim", "given, but config_json states it");
   if (head_dim <= 0 || head_dim > kMaxHeadDim) return absl::OkStatus();
   auto parsed = ParseRope(wire.config_json(), head_dim, rope->style, kUnstretched);
   if (!parsed.ok()) return FieldError("BAD_ROPE", field + ".config_json", parsed.status().message());
@@ -70,8 +73,22 @@ absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Ge
   if (wire.dtype() == v1::D_TYPE_UNSPECIFIED) return FieldError("UNKNOWN_DTYPE", field, "not given");
   if (wire.dtype() == v1::D_TYPE_INT32) return FieldError("UNKNOWN_DTYPE", field, "keys are of a float type");
   if (auto s = FromWire(wire.dtype(), v1::DType_IsValid, field, &geometry->dtype); !s.ok()) return s;
-  if (!wire.has_rope()) return absl::OkStatus();
-  return RopeFrom(wire.rope(), wire.head_dim(), absl::StrCat(prefix, ".geometry.rope"), &geometry->rope);
+  if (wire.has_rope()) {
+    const std::string rope = absl::StrCat(prefix, ".geometry.rope");
+    if (auto s = RopeFrom(wire.rope(), wire.head_dim(), rope, &geometry->rope); !s.ok()) return s;
+  }
+  for (int i = 0; i < wire.layer_ropes_size(); ++i) {
+    const v1::LayerRope& group = wire.layer_ropes(i);
+    const std::string own = absl::StrCat(prefix, ".geometry.layer_ropes[", i, "]");
+    if (!wire.has_rope()) return FieldError("CONFLICT", own, "given, but rope is not");
+    Rope rope;
+    if (auto s = RopeFrom(group.rope(), wire.head_dim(), own + ".rope", &rope); !s.ok()) return s;
+    for (const int layer : group.layers()) {
+      if (geometry->layer_ropes.emplace(layer, rope).second) continue;
+      return FieldError("CONFLICT", own + ".layers", absl::StrCat("layer ", layer, " is stated twice"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // The profile of an index that names none: that of its model, unless the index asks for what such a codec does not do.
@@ -94,11 +111,14 @@ absl::Status TakeRope(const Profile& profile, const std::string& field, Geometry
     return absl::OkStatus();
   }
   auto rope = ParseRope(profile.rope_json, geometry->head_dim, profile.rope_style, kUnstretched);
-  if (!rope.ok()) {
-    return FieldError("BAD_PROFILE", field, absl::StrCat("rope: ", rope.status().message()),
+  auto others = ParseLayerRopes(profile.layer_ropes_json, geometry->head_dim, profile.rope_style, kUnstretched);
+  if (!rope.ok() || !others.ok()) {
+    const absl::Status& why = rope.ok() ? others.status() : rope.status();
+    return FieldError("BAD_PROFILE", field, absl::StrCat("rope: ", why.message()),
                       absl::StatusCode::kFailedPrecondition);
   }
   geometry->rope = *std::move(rope);
+  geometry->layer_ropes = *std::move(others);
   return absl::OkStatus();
 }
 
@@ -193,9 +213,17 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   geometry->set_num_kv_heads(config.geometry.num_kv_heads);
   geometry->set_head_dim(config.geometry.head_dim);
   geometry->set_dtype(ToProto(config.geometry.dtype));
-  if (const Rope& rope = config.geometry.rope; rope.stated()) {
-    geometry->mutable_rope()->set_style(ToWire<v1::RopeStyle>(rope.style));
-    geometry->mutable_rope()->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
+  const auto state = [](const Rope& rope, v1::Rope* wire) {
+    wire->set_style(ToWire<v1::RopeStyle>(rope.style));
+    wire->mutable_inv_freq()->Assign(rope.inv_freq.begin(), rope.inv_freq.end());
+    wire->set_rotary_dim(rope.rotary_dim);
+  };
+  if (config.geometry.rope.stated()) state(config.geometry.rope, geometry->mutable_rope());
+  std::map<std::vector<double>, v1::LayerRope*> groups;
+  for (const auto& [layer, rope] : config.geometry.layer_ropes) {
+    v1::LayerRope*& group = groups[rope.inv_freq];
+    if (group == nullptr) state(rope, (group = geometry->add_layer_ropes())->mutable_rope());
+    group->add_layers(layer);
   }
   auto* zones = spec->mutable_zones();
   zones->set_sink(config.zones.sink);

@@ -70,7 +70,8 @@ TEST_F(CliTest, QueriesFromFiles) {
 
   const Outcome text = Seine("query m s --layer 0 --vector %head.npy --head 2 --top-k 9 --exact --scores");
   EXPECT_TRUE(absl::StrContains(text.out, "head 2, 9 tokens: ")) << text.out;
-  EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 12) << text.out;
+  EXPECT_EQ(std::count(text.out.begin(), text.out.end(), '\n'), 13) << text.out;
+  EXPECT_TRUE(absl::StrContains(text.out, "\na head attends its set and the ")) << text.out;
   EXPECT_EQ(SeineJson("query m s --layer 0 --vector %query.npy --scope kv_head --top-k 3")["sets"].size(), 2u);
   EXPECT_EQ(SeineJson("query m s --layer 0 --vector %query.npy --mass-p .5 --mass-cap 20")["sets"].size(), 4u);
   const Json capped = SeineJson("query m s --layer 0 --vector %query.npy --mass-p .99 --mass-cap 2");

@@ -102,6 +102,33 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   EXPECT_EQ(SeineJson("index list")["indexes"].size(), 1u);
 }
 
+TEST_F(CliTest, ErrorsNameTheCommandThatHelps) {
+  const struct {
+    std::string line;
+    int exit_code;
+    const char* next;
+  } cases[] = {
+      {"index get nowhere", 5, "(next: seine index list)\n"},
+      {"seq list nowhere", 5, "(next: seine index list)\n"},
+      {"seq get nowhere s", 5, "(next: seine index list)\n"},
+      {"seq get m nobody", 5, "(next: seine seq list m)\n"},
+      {"query m nobody --layer 0 --vector %query.npy", 5, "(next: seine seq list m)\n"},
+      {"index create m --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64", 6, "(next: seine index get m)\n"},
+      {"seq create m s", 6, "(next: seine seq list m)\n"},
+      {"index create x --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --profile none", 5, "(next: seine version, "},
+      {"index list --server unix://%no.sock", 4, "(next: seined starts one, --server names another)\n"},
+  };
+  for (const auto& test : cases) ExpectError(Seine(test.line), test.line, test.exit_code, test.next);
+  for (const std::string line :
+       {"query m s --layer 2 --vector %query.npy", "index lst", "seq get m s --generation 77"}) {
+    EXPECT_FALSE(absl::StrContains(Seine(line).err, "(next: ")) << line;
+  }
+  EXPECT_FALSE(absl::StrContains(Seine("index get nowhere -o json").err, "next: "));
+  // What is named is there.
+  for (const std::string line : {"index list", "seq list m", "index get m", "version"})
+    EXPECT_EQ(Seine(line).exit_code, 0);
+}
+
 // A full disk, or no descriptor at all.
 TEST_F(CliTest, WhatDoesNotArriveOnStdoutIsAnError) {
   for (const std::string line : {"index list", "index get m -o json", "--help", "query --help", "--version"}) {

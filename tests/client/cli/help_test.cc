@@ -38,16 +38,32 @@ std::vector<std::string> Commands() {
 }
 
 TEST_F(CliTest, AGroupWithoutACommandShowsItsHelp) {
-  for (const std::string group : {"", "index", "seq", "head", "subspace", "profile"}) {
+  for (const std::string group : {"index", "seq", "head", "subspace", "profile"}) {
     const Outcome outcome = Seine(group);
     EXPECT_EQ(outcome.exit_code, 2) << group;
     EXPECT_EQ(outcome.out, "") << group;
     const Outcome help = Seine(group + " --help");
-    const std::string last =
-        absl::StrCat("seine: error: ", group, group.empty() ? "" : ": ", "a command is required\n");
-    EXPECT_EQ(outcome.err, help.out + last) << group;
+    EXPECT_EQ(outcome.err, absl::StrCat(help.out, "seine: error: ", group, ": a command is required\n")) << group;
     EXPECT_TRUE(absl::StrContains(help.out, "Subcommands:")) << help.out;
   }
+}
+
+TEST_F(CliTest, WithoutArgumentsThereAreThreeExamplesThatParse) {
+  const Outcome outcome = Seine("");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(absl::EndsWith(outcome.err, "\nseine: error: a command is required\n")) << outcome.err;
+  int examples = 0;
+  for (const absl::string_view line : absl::StrSplit(outcome.err, '\n')) {
+    EXPECT_LE(line.size(), 100u) << line;
+    if (!absl::StartsWith(line, "  seine ")) continue;
+    ++examples;
+    const std::string example = absl::StrReplaceAll(line.substr(8), {{"--wait 10", "--wait .01"}});
+    const Outcome without_server =
+        RunProgram({"/bin/sh", "-c", "exec \"$0\" " + example, SEINE_PROGRAM}, {"SEINE_SERVER=/nowhere/seine.sock"});
+    EXPECT_EQ(without_server.exit_code, 4) << line << ": " << without_server.err;
+  }
+  EXPECT_EQ(examples, 3);
 }
 
 TEST(CliHelp, IsAHundredColumnsWideAndHasItsOwnExamplesOnly) {

@@ -74,6 +74,7 @@ TEST(CliProfileTest, CreatesABalancedIndex) {
   EXPECT_EQ(named["total_bits"], 2.5);
   EXPECT_EQ(named["rope_style"], "interleaved");
   EXPECT_EQ(named["rope_inv_freq"].size(), 32u);
+  EXPECT_TRUE(named["rope_rotary_dim"].is_null() && named["layer_ropes"].empty());
   const Json found = run("index create b --model HuggingFaceTB/SmolLM2-135M" + create);
   EXPECT_EQ(found["codec"], "balanced");
   EXPECT_EQ(found["rope_style"], "half_split");  // the profile's own

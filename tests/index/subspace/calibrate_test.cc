@@ -60,7 +60,7 @@ TEST(Calibrate, RanksOfALayerAreTheSmallestThatHoldTheShareInEveryHead) {
   const MatrixXd axes = RandomAxes(kCalibratedDim, 40);
   wider.v_moment[1] = axes.leftCols(9) * axes.leftCols(9).transpose();
   profile.layers.push_back(wider);
-  const auto ranks = [&](double energy) { return RanksForEnergy(profile, MadeUpRope(), PreRope(energy)).value(); };
+  const auto ranks = [&](double energy) { return RanksForEnergy(profile, MadeUpRope(), {}, PreRope(energy)).value(); };
   ASSERT_EQ(ranks(.999).size(), 2u);
   EXPECT_EQ(ranks(.999)[0].keys, 6);
   EXPECT_EQ(ranks(.999)[0].values, 3);
@@ -70,11 +70,11 @@ TEST(Calibrate, RanksOfALayerAreTheSmallestThatHoldTheShareInEveryHead) {
   EXPECT_EQ(ranks(.66)[1].values, 6);  // 6 of 9
   EXPECT_EQ(ranks(1e-9)[0].keys, 1);
   for (const double energy : {0.0, -.5, 1.01}) {
-    const absl::Status refused = RanksForEnergy(profile, MadeUpRope(), PreRope(energy)).status();
+    const absl::Status refused = RanksForEnergy(profile, MadeUpRope(), {}, PreRope(energy)).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(refused.message().find("energy"), 0);
   }
-  EXPECT_EQ(RanksForEnergy(profile, Rope(), PreRope(.9)).status().message().find("frame"), 0);
+  EXPECT_EQ(RanksForEnergy(profile, Rope(), {}, PreRope(.9)).status().message().find("frame"), 0);
 }
 
 TEST(Calibrate, RankIsTheLargestOfTheLayer) {

@@ -11,14 +11,15 @@ from seine_kv.hf.attention import text_config
 from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.models import heads_of
 from seine_kv.hf.tensors import dtype_name
-from seine_kv.model import rope_style, stated_rope, turn_alike
+from seine_kv.model import layer_ropes, rope_style, stated_rope, still_layers
+from seine_kv.rope import TYPES, inv_freq, rotary_dim
 
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")  # that a server can compute a table of
+WIDEST = 256  # head_dim that the balanced code takes
 
 
 def geometry_of(model, served):
     """num_layers, num_q_heads, num_kv_heads, head_dim, dtype of the layers served, which have keys and values of their own, and
-    rope where it can be stated: where all layers turn alike, or the config says how those that attend all do."""
+    rope where it can be stated: where the config says how those that attend all turn, and which do not."""
     config = text_config(model)
     q_heads, kv_heads, head_dim = heads_of(config, served[0])
     geometry = {
@@ -28,17 +29,34 @@ def geometry_of(model, served):
         "head_dim": head_dim,
         "dtype": dtype_name(model.dtype),
     }
-    rope, style = stated_rope(config), rope_style(model)
-    if rope and turn_alike(config) and _is_known(rope) and style != "unknown":
-        geometry["rope"] = {"config_json": json.dumps(rope), "style": style}
+    rope, style, still = stated_rope(config), rope_style(model), still_layers(config)
+    if rope and still is not None and _is_known(rope) and style != "unknown":
+        base, others = layer_ropes(rope, still, served)
+        geometry["rope"] = {**_statement(base, head_dim), "style": style}
+        if others:
+            geometry["layer_ropes"] = [
+                {"layers": group["layers"], "rope": {**_statement(group["rope"], head_dim), "style": style}} for group in others
+            ]
     return geometry
+
+
+def _statement(rope, head_dim):
+    """LongRoPE by its frequencies in long texts, for which there is an index; others as the config has them."""
+    if rope.get("rope_type") != "longrope":
+        return {"config_json": json.dumps(rope)}
+    return {"inv_freq": inv_freq(rope, head_dim, 2**31).tolist(), "rotary_dim": rotary_dim(rope, head_dim) % head_dim}
+
+
+def _turns_in_halves_of_a_part(model, geometry):
+    """Whether a server undoes no RoPE of keys: pairs i and i + d/2 of a part of a head."""
+    rope = stated_rope(text_config(model))
+    return geometry["rope"]["style"] == "half_split" and rotary_dim(rope, geometry["head_dim"]) < geometry["head_dim"]
 
 
 def _is_known(rope):
     """Whether a server can compute the table of a config's rope_parameters, and keys turn by it and their position alone:
-    not where RoPE turns a part of a head, differs between layers, or turns by places in an image."""
-    whole = rope.get("partial_rotary_factor") in (None, 1) and "rope_theta" in rope and not rope.get("mrope_section")
-    return whole and rope.get("rope_type", "default") in ROPE_TYPES
+    not where RoPE differs between layers, or turns by places in an image."""
+    return "rope_theta" in rope and not rope.get("mrope_section") and rope.get("rope_type", "default") in TYPES
 
 
 def index_settings(
@@ -63,8 +81,13 @@ def index_settings(
         "memory_limit_bytes": memory_limit_bytes,
     }
     if low_rank:
-        settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, "rope" in geometry)
-    if profile is not None:
+        undone = "rope" in geometry and not _turns_in_halves_of_a_part(model, geometry)
+        settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, undone)
+    if profile is not None and geometry["head_dim"] > WIDEST and not settings["codec"]:
+        text = f"keys of head_dim {geometry['head_dim']} are too wide for the balanced code; the rsq code is used, which needs no profile"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        settings["codec"]["name"] = "rsq"
+    elif profile is not None:
         settings["codec"]["profile"] = profile
     return settings
 

@@ -1,6 +1,7 @@
 """Tiny random models of transformers' own classes: refused at install, by layer and reason, or answered as without Seine."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig,
 from transformers import AutoModelForImageTextToText, DynamicCache
 from transformers.masking_utils import sdpa_mask
 
+import seine_kv
 from seine_kv import hf, profile
 from seine_kv.model import ATTENTION_NAME, CausalModel, InputError, ObservedAttention, cache_name, stated_rope
 from seine_kv.tensor_file import write_tensors
@@ -274,42 +276,163 @@ def test_a_cache_of_both_kinds_is_cropped_and_handed_back(kind):
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize("kind", ["gemma3_text", "gemma3n_text"])
-def test_a_profile_is_of_the_layers_served(tmp_path, monkeypatch, kind):
+def _observed(kind, settings, monkeypatch):
+    """A model whose attention is watched, as `python -m seine_kv.profile` has it."""
     monkeypatch.setattr("seine_kv.model.MAX_LOSS", 99)  # a random model guesses
     read = CausalModel.__new__(CausalModel)
-    read.torch, read.name, read.attention = torch, "tiny", ObservedAttention()
+    read.torch, read.name, read.attention, read.dtype = torch, "tiny", ObservedAttention(), torch.float32
     AttentionInterface.register(ATTENTION_NAME, read.attention)
     AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
-    read.model = build(kind, {**SHAPE, **PARTLY[kind]})
+    read.model = build(kind, settings)
     read.model.set_attn_implementation(ATTENTION_NAME)
     read.text_config = read.model.config
     read.rope = read.unstretched_rope = stated_rope(read.text_config)
-    assert read.rope["rope_theta"] == read.text_config.rope_parameters[FULL]["rope_theta"]
-    measurer = profile.Measurer(read, 16)
-    profile.check_rope(read)
-    read.run(prompt(1, 400), measurer, lambda *_: None)
+    return read
+
+
+# Families whose layers turn otherwise than Llama's -> settings, the part of a head that turns, elements that pair, those of the
+# layers served that do not turn.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1 + i / 48 for i in range(24)],
+    "long_factor": [1 + i / 8 for i in range(24)],
+    "original_max_position_embeddings": 1024,
+}
+TURNING = {
+    "gemma3_text": (BOTH, 1, "half_split", []),
+    "gemma3n_text": (SHARING, 1, "half_split", []),
+    "gemma2": (PARTLY["gemma2"], 1, "half_split", []),
+    "gpt_oss": (PARTLY["gpt_oss"], 1, "half_split", []),
+    "gpt_neox": ({}, 0.25, "half_split", []),
+    "stablelm": ({}, 0.25, "half_split", []),
+    "phi": ({}, 0.5, "half_split", []),
+    "phi3": ({"sliding_window": None, "rope_parameters": LONGROPE, "max_position_embeddings": 4096}, 0.75, "half_split", []),
+    "glm4": ({}, 0.5, "interleaved", []),
+    "gptj": (OLD_NAMES, 0.5, "interleaved", []),
+    "nemotron": ({}, 0.5, "half_split", []),
+    "qwen3_next": (PARTLY["qwen3_next"], 0.25, "half_split", []),
+    "qwen3_5_text": (PARTLY["qwen3_5_text"], 0.25, "half_split", []),
+    "gemma4_text": ({**SHARING, "global_head_dim": 256}, "proportional", "half_split", []),
+    "smollm3": ({"num_hidden_layers": 4}, 1, "half_split", [3]),
+    "llama4_text": (PARTLY["llama4_text"], 1, "half_split", [0]),
+    "cohere2": (BOTH, 1, "half_split", [0]),
+    "exaone4": (BOTH, 1, "half_split", [0]),
+    "granitemoehybrid": (PARTLY["granitemoehybrid"], 1, "half_split", [0]),
+}
+
+
+@pytest.mark.parametrize("kind", TURNING)
+def test_a_profile_is_of_the_layers_served_and_states_how_each_turns(tmp_path, monkeypatch, kind):
+    settings, part, style, still = TURNING[kind]
+    shape = {**SHAPE, "max_position_embeddings": 4096, **settings}
+    read = _observed(kind, shape, monkeypatch)
+    read.find_rope(prompt(1, 64))
+    measurer, seen = profile.Measurer(read, 16), {}
+
+    def keep(layer, position, query, key, value):
+        measurer(layer, position, query, key, value)
+        seen[layer] = query.transpose(0, 1).numpy().copy(), key.transpose(0, 1).numpy().copy()
+
+    read.run(prompt(1, 1000), keep, lambda *_: None)
     tensors = measurer.tensors(np.float32)
     # The second layer is the first of the index; layers that share the keys of others are none.
-    assert {int(name.split(".")[1]) for name in tensors} == set(LAYERS.get(kind, {1: 0}).values())
+    numbers = sorted({int(name.split(".")[1]) for name in tensors})
+    assert numbers == sorted({*range(4)} if kind == "smollm3" else {*LAYERS.get(kind, {1: 0}).values()} if kind in PARTLY else {0, 1})
     file, args = tmp_path / "tiny.profile.safetensors", profile.parse_args(["--text", "t", "--out", "o", "--licence", "none"])
-    write_tensors(str(file), tensors, profile.describe(measurer, args))
-    model = build(kind, {**SHAPE, **PARTLY[kind]})
+    metadata = profile.describe(measurer, args)
+    write_tensors(str(file), tensors, metadata)
+
+    stated = json.loads(metadata["rope"])
+    if still == numbers:
+        assert stated == {"rope_type": "none"} and "layer_ropes" not in metadata
+    else:
+        assert metadata["rope_style"] == style
+        others = [{"layers": still, "rope": {"rope_type": "none"}}] if still else []
+        assert json.loads(metadata.get("layer_ropes", "[]")) == others
+        assert part == (stated["rope_type"] if part == "proportional" else stated.get("partial_rotary_factor", 1))
+
+    model = build(kind, shape)
     expected = _chat(model, prompt(1, 200))
     seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
     assert seine.spec["codec"]["name"] == "balanced" and seine.spec["geometry"]["rope"] is not None
+    turning = [sum(w > 0 for w in seine.spec["geometry"]["rope"]["inv_freq"])] * len(numbers)
+    for group in seine.spec["geometry"].get("layer_ropes") or []:
+        for layer in group["layers"]:
+            turning[layer] = sum(w > 0 for w in group["rope"]["inv_freq"])
+    wide = seine.spec["geometry"]["head_dim"]
+    whole = int(wide // 2 * (0.25 if part == "proportional" else part))
+    assert turning == [0 if layer in still else whole for layer in numbers]
     assert _chat(model, prompt(1, 200)) == expected
     assert_all_served(seine)
     hf.uninstall(model)
 
+    # Codes by the profile find no fewer of the best keys than those that need none, which take twice the bytes.
+    recall = {name: _recall(seen, measurer.measured, by) for name, by in (("rsq", None), ("balanced", file))}
+    assert recall["balanced"] >= recall["rsq"] - 0.01 and recall["balanced"] > 0.5, recall
 
-@pytest.mark.parametrize("kind", ["qwen2", "cohere2"])
-def test_a_profile_of_layers_whose_rope_nobody_states_is_refused(kind):
-    read = CausalModel.__new__(CausalModel)
-    read.name, read.text_config = "tiny", build(kind, {**SHAPE, **PARTLY[kind]}).config
-    read.rope = stated_rope(read.text_config)
-    with pytest.raises(InputError, match="^tiny: layers are of several kinds"):
-        profile.check_rope(read)
+
+def _recall(seen, layers, file):
+    """The share of the exact best 50 keys that the codes find, of those seen in a text's last positions."""
+    q, k = seen[layers[0]]
+    shape = {"num_q_heads": q.shape[1], "num_kv_heads": k.shape[1], "head_dim": k.shape[2], "dtype": "float32"}
+    zones = {"sink": 16, "local": 64, "update_buffer": 64, "dense_threshold": 128}
+    found = []
+    with seine_kv.Index(num_layers=len(layers), profile=file, kv_store="keys", zones=zones, threads=1, **shape) as index:
+        chat = index.create_sequence()
+        for number, layer in enumerate(layers):
+            queries, keys = seen[layer]
+            chat.append(number, keys)
+            for row in range(len(queries) - 64, len(queries), 8):
+                asked = {"top_k": 50, "scope": "per_q_head"}
+                got, truth = (chat.retrieve(number, queries[row], exact=exact, refine=100, **asked) for exact in (False, True))
+                found += [np.isin(got.set(head), truth.set(head)).mean() for head in range(q.shape[1])]
+    return float(np.mean(found))
+
+
+def test_keys_too_wide_for_the_balanced_code_have_rsqs(tmp_path, monkeypatch):
+    read = _observed("gemma4_text", SHARING, monkeypatch)
+    read.find_rope(prompt(1, 64))
+    measurer, file = profile.Measurer(read, 16), tmp_path / "wide.profile.safetensors"
+    read.run(prompt(1, 400), measurer, lambda *_: None)
+    args = profile.parse_args(["--text", "t", "--out", "o"])
+    write_tensors(str(file), measurer.tensors(np.float32), profile.describe(measurer, args))
+    model = build("gemma4_text", SHARING)
+    expected = _chat(model, prompt(1, 24))
+    with pytest.warns(RuntimeWarning, match="^keys of head_dim 512 are too wide for the balanced code; the rsq code is used"):
+        seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
+    assert seine.spec["codec"]["name"] == "rsq"
+    assert _chat(model, prompt(1, 24)) == expected
+    assert_all_served(seine)
+    hf.uninstall(model)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
+def test_caps_and_sinks_are_there_while_a_model_is_watched(monkeypatch, kind):
+    read, ids = _observed(kind, {**SHAPE, **PARTLY[kind]}, monkeypatch), prompt(1, 40)
+    plain = build(kind, {**SHAPE, **PARTLY[kind]})
+    plain.set_attn_implementation("eager")
+    if kind == "gpt_oss":
+        for both in zip(read.model.model.layers, plain.model.layers):
+            for layer in both:
+                torch.nn.init.constant_(layer.self_attn.sinks, 2.0)
+    with torch.inference_mode():
+        first, expected = read.model(ids[:, :25], use_cache=True), plain(ids).logits
+        rest = read.model(ids[:, 25:], **{cache_name(read.model): first[cache_name(read.model)]})
+    torch.testing.assert_close(torch.cat([first.logits, rest.logits], dim=1), expected, rtol=0, atol=1e-3)
+
+
+def test_a_layer_that_turns_otherwise_than_the_config_states_is_refused(monkeypatch):
+    for kind, change in (("llama", {"rope_theta": 2e4}), ("gpt_neox", {"partial_rotary_factor": 0.5})):
+        read = _observed(kind, SHAPE, monkeypatch)
+        read.rope = {**read.rope, **change}
+        with pytest.raises(InputError, match="^tiny: layer 0 turns otherwise than the config states: "):
+            read.find_rope(prompt(1, 64))
+    read = _observed("gemma3_text", {**SHAPE, **BOTH}, monkeypatch)
+    read.rope = {"sliding_attention": read.rope}
+    with pytest.raises(InputError, match="^tiny: RoPE is set by kinds of layers"):
+        read.find_rope(prompt(1, 64))
 
 
 def test_eviction_and_low_rank_take_the_layers_served():

@@ -1,14 +1,13 @@
-// Sequences of an index: create, find, fork, truncate, append, and what is said about them.
+// Calls on one sequence, and what is said about the index.
+#include "index/calls/index_impl.h"
+
 #include <algorithm>
-#include <cstring>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "index/bytes/pace.h"
-#include "index/index_impl.h"
+#include "index/calls/evict.h"
+#include "index/calls/subspaces.h"
 #include "index/quality/monitor.h"
 #include "index/sequence/layer_lock.h"
 #include "kernels/host.h"
@@ -18,9 +17,6 @@
 namespace seine {
 
 namespace {
-
-using ReaderLock = std::shared_lock<std::shared_mutex>;
-using WriterLock = std::unique_lock<std::shared_mutex>;
 
 // Locks on all layers of one sequence, in order; `lock` gives a layer's.
 template <typename Lock, typename Of>
@@ -63,19 +59,7 @@ absl::Status CheckRoom(const IndexConfig& config, Backend* backend, std::shared_
       absl::StrCat("geometry: the index alone would take ", bytes, " bytes, more than the memory limit leaves"));
 }
 
-absl::Status NoSequence(absl::string_view field, absl::string_view id) {
-  return FieldError(absl::StatusCode::kNotFound, field, absl::StrCat("not found: '", id, "'"));
-}
-
-absl::Status AlreadyInUse(absl::string_view field, absl::string_view id) {
-  return FieldError(absl::StatusCode::kAlreadyExists, field, absl::StrCat("'", id, "' is already in use"));
-}
-
 }  // namespace
-
-bool IsSequenceId(absl::string_view id) {
-  return !id.empty() && id.size() <= kMaxIdLength && std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
-}
 
 absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, Backend* backend,
                                                      std::shared_ptr<MemoryBudget> budget,
@@ -108,7 +92,6 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
 }
 
 IndexImpl::~IndexImpl() {
-  if (context_.idle != nullptr) context_.idle->Leave(this);
   if (context_.quality != nullptr) context_.quality->Leave(&context_);
 }
 
@@ -122,10 +105,7 @@ absl::Status IndexImpl::CountItself() {
 
 IndexStats IndexImpl::stats() const {
   IndexStats stats;
-  {
-    ReaderLock lock(mutex_);
-    stats.num_sequences = static_cast<int64_t>(sequences_.size());
-  }
+  stats.num_sequences = sequences_.size();
   stats.code_bytes = context_.ledger.held(MemoryKind::kCode);
   stats.subspace_bytes = context_.ledger.held(MemoryKind::kSubspace);
   stats.store_bytes = context_.ledger.held(MemoryKind::kStore) + stats.subspace_bytes;
@@ -147,137 +127,19 @@ IndexStats IndexImpl::stats() const {
   return stats;
 }
 
-// No sequence is held beyond the lock: who only looks at it keeps no family in memory (spill.cc).
-int64_t IndexImpl::num_tokens() const {
-  int64_t tokens = 0;
-  ReaderLock lock(mutex_);
-  for (const auto& [id, sequence] : sequences_) {
-    int64_t longest = 0;
-    for (const auto& layer : sequence->layers) longest = std::max(longest, layer->totals().length);
-    if (sequence->spilled != nullptr) {
-      for (const int64_t length : sequence->spilled->layer_tokens) longest = std::max(longest, length);
-    }
-    tokens += longest;
-  }
-  return tokens;
-}
-
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::Look(const SequenceHandle& handle, absl::string_view field) const {
-  ReaderLock lock(mutex_);
-  const auto found = sequences_.find(handle.id);
-  if (found == sequences_.end()) return NoSequence(field, handle.id);
-  if (handle.generation != 0 && handle.generation != found->second->generation) {
-    return FieldError(absl::StatusCode::kFailedPrecondition, field,
-                      absl::StrCat("stale generation; '", handle.id, "' was deleted and made again"));
-  }
-  return found->second;
-}
-
-absl::Status IndexImpl::CheckNewId(absl::string_view id, absl::string_view field) const {
-  if (!id.empty() && !IsSequenceId(id)) {
-    return BadField(field, "expected 1 to ", kMaxIdLength, " printable characters without spaces");
-  }
-  ReaderLock lock(mutex_);
-  if (sequences_.contains(id)) return AlreadyInUse(field, id);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<IndexImpl::SequenceRef> IndexImpl::NewSequence() const {
-  const int num_layers = context_.config.geometry.num_layers;
-  const int64_t bytes = SequenceBytes(context_.config);
-  Reservation reservation(&context_.ledger);
-  if (absl::Status s = reservation.Reserve(MemoryKind::kOther, bytes); !s.ok()) return s;
-  auto sequence = std::make_shared<Sequence>();
-  sequence->overhead = reservation.Charge(MemoryKind::kOther, bytes);
-  for (int i = 0; i < num_layers; ++i) sequence->layers.push_back(std::make_unique<Layer>(&context_, i));
-  return sequence;
-}
-
-absl::StatusOr<SequenceHandle> IndexImpl::Insert(const SequenceRef& sequence, absl::string_view id,
-                                                 absl::string_view field) {
-  WriterLock lock(mutex_);
-  std::string name(id);
-  do {
-    ++last_generation_;
-    if (id.empty()) name = absl::StrCat("seq-", last_generation_);
-  } while (id.empty() && sequences_.contains(name));
-  sequence->id = name;
-  sequence->generation = last_generation_;
-  if (sequence->family != 0) last_fork_ = last_generation_;
-  if (sequence->family == 0) sequence->family = last_generation_;
-  SequenceHandle handle{name, sequence->generation};
-  if (!sequences_.emplace(std::move(name), sequence).second) {
-    return AlreadyInUse(field, id);
-  }
-  return handle;
-}
-
 absl::StatusOr<SequenceHandle> IndexImpl::CreateSequence(absl::string_view id) {
-  if (absl::Status s = CheckNewId(id, "id"); !s.ok()) return s;
-  absl::StatusOr<SequenceRef> sequence = NewSequence();
+  if (absl::Status s = sequences_.CheckNewId(id, "id"); !s.ok()) return s;
+  absl::StatusOr<SequenceRef> sequence = sequences_.New();
   if (!sequence.ok()) return sequence.status();
-  return Insert(*std::move(sequence), id, "id");
-}
-
-absl::StatusOr<SequenceInfo> IndexImpl::GetSequence(const SequenceHandle& handle) const {
-  absl::StatusOr<SequenceRef> sequence = Look(handle, "handle");
-  if (!sequence.ok()) return sequence.status();
-  return Describe(**sequence);
-}
-
-std::vector<SequenceInfo> IndexImpl::ListSequences(absl::string_view after, size_t most) const {
-  std::vector<const Sequence*> sequences;
-  ReaderLock lock(mutex_);
-  for (const auto& [id, sequence] : sequences_) {
-    if (id > after) sequences.push_back(sequence.get());
-  }
-  const auto end = sequences.begin() + static_cast<int64_t>(std::min(most, sequences.size()));
-  std::partial_sort(sequences.begin(), end, sequences.end(),
-                    [](const auto& a, const auto& b) { return a->id < b->id; });
-  sequences.erase(end, sequences.end());
-  std::vector<SequenceInfo> infos;
-  infos.reserve(sequences.size());
-  for (const Sequence* sequence : sequences) infos.push_back(Describe(*sequence));
-  return infos;
-}
-
-SequenceInfo IndexImpl::Describe(const Sequence& sequence) const {
-  SequenceInfo info;
-  info.handle = {sequence.id, sequence.generation};
-  info.on_disk = sequence.spilled != nullptr;
-  if (info.on_disk) info.layer_tokens = sequence.spilled->layer_tokens;
-  for (const auto& layer : sequence.layers) {
-    const LayerTotals totals = layer->totals();
-    info.layer_tokens.push_back(totals.length);
-    info.code_bytes += totals.code_bytes;
-    info.store_bytes += totals.store_bytes;
-  }
-  return info;
-}
-
-// One on disk goes with its file, or, where forks still need that, is not brought back with them.
-absl::Status IndexImpl::DeleteSequence(const SequenceHandle& handle) {
-  absl::StatusOr<SequenceRef> sequence = Look(handle, "handle");  // the memory goes when this, or the last call, ends
-  if (!sequence.ok()) return sequence.status();
-  {
-    WriterLock lock(mutex_);
-    const auto found = sequences_.find(handle.id);
-    if (found == sequences_.end() || found->second->generation != (*sequence)->generation) {
-      return NoSequence("handle", handle.id);
-    }
-    *sequence = std::move(found->second);  // it may be back from disk by now
-    sequences_.erase(found);
-  }
-  if (context_.counts != nullptr) (*sequence)->use.Deleted(context_.counts.get());
-  return absl::OkStatus();
+  return sequences_.Insert(*std::move(sequence), id, "id");
 }
 
 absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, absl::string_view new_id,
                                                int64_t position) {
-  absl::StatusOr<SequenceRef> source = Find(handle, "source");
+  absl::StatusOr<SequenceRef> source = sequences_.Find(handle, "source");
   if (!source.ok()) return source.status();
-  if (absl::Status s = CheckNewId(new_id, "new_id"); !s.ok()) return s;
-  absl::StatusOr<SequenceRef> copy = NewSequence();
+  if (absl::Status s = sequences_.CheckNewId(new_id, "new_id"); !s.ok()) return s;
+  absl::StatusOr<SequenceRef> copy = sequences_.New();
   if (!copy.ok()) return copy.status();
   (*copy)->family = (*source)->family;
   {
@@ -299,11 +161,11 @@ absl::StatusOr<SequenceHandle> IndexImpl::Fork(const SequenceHandle& handle, abs
       layer->Publish();
     }
   }
-  return Insert(*std::move(copy), new_id, "new_id");
+  return sequences_.Insert(*std::move(copy), new_id, "new_id");
 }
 
 absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position, SequenceInfo* after) {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::StatusOr<SequenceRef> sequence = sequences_.Find(handle);
   if (!sequence.ok()) return sequence.status();
   const auto locks = LockAll<WriteLock>(**sequence, WriteLock::Of);
   if (!locks.ok()) return locks.status();
@@ -326,10 +188,9 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position,
 absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,
                                           const TensorView& keys, const TensorView& values, const QueryView& queries,
                                           RetainedReport report, Retained* retained) {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::StatusOr<SequenceRef> sequence = sequences_.Find(handle);
   if (!sequence.ok()) return sequence.status();
-  if (absl::Status s = CheckAppend(layer, position, keys, values); !s.ok()) return s;
-  if (absl::Status s = CheckAppended(queries, keys.num_tokens); !s.ok()) return s;
+  if (absl::Status s = checks_.CheckAppend(layer, position, keys, values, queries); !s.ok()) return s;
   if (report != RetainedReport::kNone && retained == nullptr) return BadField("retained", "must be given for a report");
   NoteStep();
   Layer& target = *(*sequence)->layers[layer];
@@ -349,10 +210,9 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
 
 absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_head,
                                absl::Span<const int32_t> positions, std::string* keys, std::string* values) const {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
   if (!sequence.ok()) return sequence.status();
-  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
+  if (absl::Status s = checks_.CheckHead(kv_head); !s.ok()) return s;
   if (keys != nullptr && context_.config.kv_store == KvStore::kNone) {
     return FieldError(absl::StatusCode::kFailedPrecondition, "keys", "kv_store does not keep them");
   }
@@ -366,10 +226,9 @@ absl::Status IndexImpl::Gather(const SequenceHandle& handle, int layer, int kv_h
 }
 
 absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const {
-  absl::StatusOr<SequenceRef> sequence = Find(handle);
+  absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
   if (!sequence.ok()) return sequence.status();
-  if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
-  if (absl::Status s = CheckHead(kv_head); !s.ok()) return s;
+  if (absl::Status s = checks_.CheckHead(kv_head); !s.ok()) return s;
   const Layer& target = *(*sequence)->layers[layer];
   const HeadFacts facts = target.facts(kv_head);
   const HeadGroupFacts& cache = facts.cache;
@@ -402,6 +261,62 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
     }
   }
   return info;
+}
+
+absl::StatusOr<LayerScores> IndexImpl::Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
+                                             const ScoreGiven& given) const {
+  absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
+  if (!sequence.ok()) return sequence.status();
+  return ScoreLayer(checks_, *(*sequence)->layers[layer], scorer, given);
+}
+
+absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
+                                             const ScoreGiven& given) {
+  absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
+  if (!sequence.ok()) return sequence.status();
+  return EvictLayer(context_, checks_, (*sequence)->layers[layer].get(), params, given);
+}
+
+absl::StatusOr<std::vector<HeadDiagnosis>> IndexImpl::Diagnose(const SequenceHandle& handle, int layer,
+                                                               const DiagnoseParams& params,
+                                                               const ScoreGiven& given) const {
+  absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
+  if (!sequence.ok()) return sequence.status();
+  return DiagnoseLayer(context_, checks_, *(*sequence)->layers[layer], params, given);
+}
+
+absl::Status IndexImpl::Reconstruct(const SequenceHandle& handle, int layer, int kv_head, int64_t begin, int64_t end,
+                                    std::vector<int32_t>* positions, std::string* keys, std::string* values) const {
+  absl::StatusOr<SequenceRef> sequence = SubspaceLayer(handle, layer);
+  if (!sequence.ok()) return sequence.status();
+  if (absl::Status s = checks_.CheckHead(kv_head); !s.ok()) return s;
+  return ReconstructRows(*(*sequence)->layers[layer], kv_head, begin, end, positions, keys, values);
+}
+
+absl::StatusOr<LayerBases> IndexImpl::GetBases(const SequenceHandle& handle, int layer) const {
+  absl::StatusOr<SequenceRef> sequence = SubspaceLayer(handle, layer);
+  if (!sequence.ok()) return sequence.status();
+  return BasesOf(*(*sequence)->layers[layer]);
+}
+
+absl::Status IndexImpl::SetBases(const SequenceHandle& handle, int layer, const LayerBases& bases) {
+  absl::StatusOr<SequenceRef> sequence = SubspaceLayer(handle, layer);
+  if (!sequence.ok()) return sequence.status();
+  return ReplaceBases(context_.config, layer, bases, (*sequence)->layers[layer].get());
+}
+
+absl::StatusOr<SequenceRef> IndexImpl::FindLayer(const SequenceHandle& handle, int layer) const {
+  absl::StatusOr<SequenceRef> sequence = sequences_.Find(handle);
+  if (!sequence.ok()) return sequence;
+  if (absl::Status s = checks_.CheckLayer(layer); !s.ok()) return s;
+  return sequence;
+}
+
+absl::StatusOr<SequenceRef> IndexImpl::SubspaceLayer(const SequenceHandle& handle, int layer) const {
+  absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
+  if (sequence.ok() && !context_.config.subspace)
+    return FieldError(absl::StatusCode::kFailedPrecondition, "handle", "the index keeps nothing low-rank");
+  return sequence;
 }
 
 }  // namespace seine

@@ -1,0 +1,316 @@
+// Tables of cells and texts, and the calls that keep the server's sequences as they say.
+#include "engines/llama.cpp/remote/remote_texts.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace seine::llama {
+
+namespace {
+
+constexpr int64_t kFewRows = 16;      // of a text beside another: what a draft leaves
+constexpr size_t kMostUnheld = 64;    // texts of which no cell holds a row
+constexpr int64_t kRowsARead = 1024;  // that are read off the server to find a text
+
+// Rows that both begin with. Those behind a row that differs differ.
+int64_t Common(const RemoteText& a, const RemoteText& b) {
+  int64_t low = 0, high = std::min(a.length(), b.length());
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (a.rows[middle] == b.rows[middle]) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace
+
+std::string ServerError(const absl::Status& status) {
+  return absl::StrCat("the server: ", absl::StatusCodeToString(status.code()), ": ", status.message());
+}
+
+void RemoteTexts::SetCells(int64_t count, int64_t count_a_stream, bool kept) {
+  cells_.assign(count, {});
+  cells_a_stream_ = count_a_stream;
+  kept_ = kept;
+}
+
+void RemoteTexts::Open(std::unique_ptr<Session> session, int deepest_layer) {
+  session_ = std::move(session);
+  deepest_ = deepest_layer;
+  why_dropped_.clear();
+  for (const FoundSequence& found : session_->found()) {
+    RemoteText* const text = Add(found.id);
+    text->found = true;
+    text->readable = found.length;
+    for (int64_t i = 0; i < found.length; ++i) text->rows.push_back(++last_row_);
+    text->hashes.resize(found.length);
+  }
+}
+
+void RemoteTexts::Drop(const std::string& why) {
+  session_.reset();
+  why_dropped_ = why;
+  texts_.clear();
+  for (size_t cell = 0; cell < cells_.size(); ++cell) {
+    if (cells_[cell].row != 0 || kept_) Lose(static_cast<int64_t>(cell), why, kept_);
+  }
+}
+
+void RemoteTexts::Write(int64_t cell, int64_t position) {
+  cells_[cell] = {.row = ++last_row_, .position = static_cast<int32_t>(position)};
+}
+
+uint16_t RemoteTexts::Reason(const std::string& why) {
+  const auto held = std::find(reasons_.begin(), reasons_.end(), why);
+  if (held != reasons_.end()) return static_cast<uint16_t>(held - reasons_.begin());
+  reasons_.push_back(why);
+  return static_cast<uint16_t>(reasons_.size() - 1);
+}
+
+void RemoteTexts::Lose(int64_t cell, const std::string& why, bool fresh) {
+  cells_[cell] = {.why = Reason(why), .fresh = fresh};
+}
+
+void RemoteTexts::LoseAll(const std::string& why) {
+  for (size_t cell = 0; cell < cells_.size(); ++cell) Lose(static_cast<int64_t>(cell), why, /*fresh=*/false);
+}
+
+bool RemoteTexts::IsOf(const RemoteText& text, int64_t cell) const {
+  const Cell& held = cells_[cell];
+  return held.row != 0 && held.position < text.length() && text.rows[held.position] == held.row;
+}
+
+bool RemoteTexts::MayBeLoaded(int64_t but_stream) const {
+  for (int64_t cell = 0; cell < static_cast<int64_t>(cells_.size()); ++cell) {
+    if (IsFresh(cell) && cells_[cell].why != 0 && cell / cells_a_stream_ != but_stream) return true;
+  }
+  return false;
+}
+
+bool RemoteTexts::IsHeld(const RemoteText& text, int64_t position, int64_t but_stream) const {
+  for (int64_t cell = 0; cell < static_cast<int64_t>(cells_.size()); ++cell) {
+    if (cells_[cell].position >= position && IsOf(text, cell) && cell / cells_a_stream_ != but_stream) return true;
+  }
+  return false;
+}
+
+absl::Status RemoteTexts::Call(const std::function<absl::Status()>& call) {
+  absl::Status status = call();
+  while (absl::IsResourceExhausted(status) && Free()) status = call();
+  return status;
+}
+
+RemoteText* RemoteTexts::Add(int sequence) {
+  RemoteText* const text = &texts_.emplace_back();
+  text->sequence = sequence;
+  text->used = ++uses_;
+  return text;
+}
+
+RemoteText* RemoteTexts::Begin(std::string* why) {
+  Tidy(nullptr);
+  int sequence = 0;
+  const absl::Status status = Call([&] {
+    const absl::StatusOr<int> made = session_->Create();
+    if (made.ok()) sequence = *made;
+    return made.status();
+  });
+  if (status.ok()) return Add(sequence);
+  *why = ServerError(status);
+  if (!absl::IsResourceExhausted(status)) Drop(*why);  // the index is gone, or the server is
+  return nullptr;
+}
+
+RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vector<RemoteText*>& busy,
+                                std::string* why) {
+  RemoteText* best = nullptr;
+  for (RemoteText& text : texts_) {
+    if (text.length() < position || !IsOf(text, cell)) continue;
+    const auto rank = [&](const RemoteText& t) { return t.length() == position && !t.found ? 1 : 0; };
+    if (best == nullptr || rank(text) >= rank(*best)) best = &text;
+  }
+  if (best == nullptr) {
+    *why = "a text that the server has no more";
+    return nullptr;
+  }
+  if (best->length() == position && !best->found) {
+    best->used = ++uses_, best->is_left = false;
+    return best;
+  }
+  const bool is_busy = std::find(busy.begin(), busy.end(), best) != busy.end();
+  // Where sequences share a stream, what one has removed another may hold; a stream of its own has one end.
+  const int64_t streams = static_cast<int64_t>(cells_.size()) / cells_a_stream_;
+  const int64_t but_stream = streams == 1 ? -1 : cell / cells_a_stream_;
+  absl::Status status;
+  // A roll-back, as drafts are followed by. What was loaded goes on from where it was saved.
+  const bool few = best->length() - position <= kFewRows && !cells_[cell].is_loaded;
+  if (few && !best->found && !is_busy && !IsHeld(*best, position, but_stream) && !MayBeLoaded(but_stream)) {
+    status = Call([&] { return session_->Truncate(best->sequence, position); });
+    if (status.ok()) {
+      CutBack(best, position);
+      best->used = ++uses_;
+      return best;
+    }
+  } else {
+    Tidy(best);
+    int sequence = 0;
+    const int64_t used = std::exchange(best->used, std::numeric_limits<int64_t>::max());  // it is not freed meanwhile
+    status = Call([&] {
+      const absl::StatusOr<int> made = session_->Fork(best->sequence, position);
+      if (made.ok()) sequence = *made;
+      return made.status();
+    });
+    best->used = used;
+    if (status.ok()) {
+      best->is_left = few;
+      RemoteText* const fork = Add(sequence);
+      fork->rows.assign(best->rows.begin(), best->rows.begin() + position);
+      fork->hashes.assign(best->hashes.begin(), best->hashes.begin() + position);
+      fork->readable = std::min(best->readable, position);
+      if (best->found && best->length() == position) Remove(best);  // all of it is in the fork
+      return fork;
+    }
+  }
+  *why = ServerError(status);
+  if (absl::IsNotFound(status)) {
+    Forget(best);
+  } else if (!absl::IsResourceExhausted(status) && !absl::IsOutOfRange(status)) {
+    Drop(*why);
+  }
+  return nullptr;
+}
+
+void RemoteTexts::Add(RemoteText* text, int64_t cell) {
+  text->rows.push_back(cells_[cell].row);
+  text->hashes.push_back(0);
+}
+
+void RemoteTexts::CutBack(RemoteText* text, int64_t length) {
+  text->rows.resize(length);
+  text->hashes.resize(length);
+  text->readable = std::min(text->readable, length);
+}
+
+uint64_t RemoteTexts::HashOf(const void* key, const void* value, size_t bytes) {
+  const std::hash<std::string_view> hash;
+  const uint64_t of_key = hash({static_cast<const char*>(key), bytes}),
+                 of_value = hash({static_cast<const char*>(value), bytes});
+  return std::max<uint64_t>(1, of_key * 0x9E3779B97F4A7C15 + of_value);
+}
+
+uint64_t RemoteTexts::HashAt(RemoteText* text, int64_t position, absl::Status* status) {
+  if (text->hashes[position] != 0 || position >= text->readable) return text->hashes[position];
+  std::string keys, values;
+  // The position alone tells most texts apart; then what lies before it is read.
+  const bool first = position + 1 == text->length() || text->hashes[position + 1] == 0;
+  const int64_t begin = first ? position : std::max<int64_t>(0, position + 1 - kRowsARead);
+  const int64_t count = position + 1 - begin;
+  *status = session_->Read(text->sequence, deepest_, begin, count, &keys, &values);
+  if (!status->ok()) return 0;
+  const size_t bytes = keys.size() / count;
+  for (int64_t i = 0; i < count; ++i) {
+    text->hashes[begin + i] = HashOf(keys.data() + i * bytes, values.data() + i * bytes, bytes);
+  }
+  return text->hashes[position];
+}
+
+absl::StatusOr<bool> RemoteTexts::Find(const std::vector<int64_t>& cells, int64_t position, int64_t before,
+                                       const std::function<uint64_t(int64_t cell)>& hash_of) {
+  std::unordered_map<uint64_t, int64_t> cell_of;
+  for (const int64_t cell : cells) cell_of[hash_of(cell)] = cell;
+  const auto is_text = [&](RemoteText* text, absl::Status* status) {
+    std::vector<std::pair<int64_t, int64_t>> found;  // cells and positions
+    for (int64_t at = position - 1; at >= 0 && status->ok() && found.size() < cells.size(); --at) {
+      const auto held = cell_of.find(HashAt(text, at, status));
+      if (held != cell_of.end()) found.emplace_back(held->second, at);
+      if (found.empty() && before < 0) break;  // the row of the position before must be there
+    }
+    if (found.size() != cells.size() || !status->ok()) return false;
+    for (const auto& [cell, at] : found) {
+      cells_[cell] = {.row = text->rows[at], .position = static_cast<int32_t>(at), .is_loaded = true};
+    }
+    return true;
+  };
+  std::vector<RemoteText*> texts;
+  for (RemoteText& text : texts_) {
+    if (text.length() >= position && (before < 0 || IsOf(text, before))) texts.push_back(&text);
+  }
+  std::sort(texts.begin(), texts.end(), [](const RemoteText* a, const RemoteText* b) { return a->used > b->used; });
+  for (RemoteText* text : texts) {
+    absl::Status status;
+    if (cell_of.size() == cells.size() && is_text(text, &status)) return true;
+    if (absl::IsNotFound(status)) {
+      Forget(text);
+    } else if (!status.ok()) {
+      return status;
+    }
+  }
+  for (const int64_t cell : cells) Lose(cell, "a loaded state, whose rows the server has not", /*fresh=*/false);
+  return false;
+}
+
+void RemoteTexts::Forget(const RemoteText* text) {
+  texts_.remove_if([&](const RemoteText& t) { return &t == text; });
+}
+
+std::vector<RemoteText*> RemoteTexts::Unheld() {
+  std::vector<RemoteText*> unheld;
+  for (RemoteText& text : texts_) {
+    if (!IsHeld(text, 0, -1)) unheld.push_back(&text);
+  }
+  std::sort(unheld.begin(), unheld.end(), [](const RemoteText* a, const RemoteText* b) { return a->used < b->used; });
+  return unheld;
+}
+
+bool RemoteTexts::Free() {
+  std::vector<RemoteText*> free = Unheld();
+  free.resize((free.size() + 1) / 2);  // rows that texts share are there until the last goes
+  for (RemoteText& text : texts_) {
+    if (free.empty() && text.used <= planned_ && text.is_left && OwnRows(text) <= kFewRows) free = {&text};
+  }
+  for (const RemoteText* text : free) Remove(text);
+  return !free.empty();
+}
+
+int64_t RemoteTexts::OwnRows(const RemoteText& text) const {
+  int64_t common = 0;
+  for (const RemoteText& other : texts_) {
+    if (&other != &text) common = std::max(common, Common(text, other));
+  }
+  return text.length() - common;
+}
+
+void RemoteTexts::Remove(const RemoteText* text) {
+  session_->Delete(text->sequence);
+  Forget(text);
+}
+
+void RemoteTexts::RemoveAll() {
+  while (!texts_.empty()) Remove(&texts_.front());
+}
+
+void RemoteTexts::Tidy(const RemoteText* but) {
+  for (auto at = texts_.begin(); at != texts_.end();) {
+    const RemoteText& text = *at++;
+    const int64_t own = OwnRows(text);
+    const bool is_rest = text.is_left && own <= kFewRows && !IsHeld(text, text.length() - own, -1);
+    if (&text != but && (is_rest || text.rows.empty())) Remove(&text);
+  }
+  if (texts_.size() <= kMostUnheld) return;
+  std::vector<RemoteText*> unheld = Unheld();
+  for (size_t i = 0; i + kMostUnheld < unheld.size(); ++i) {
+    if (unheld[i] != but) Remove(unheld[i]);
+  }
+}
+
+}  // namespace seine::llama

@@ -1,0 +1,126 @@
+// Which rows lie in the cells of the engine's cache, and which texts on the server hold them.
+//
+// A row is what one token left in the cache. A text is a sequence on the server: its rows by position. No request and
+// no sequence of the engine's is seen, so a token's text is told by cells: it goes on where the row of the position
+// before it is, which its mask shows. Rows of a shared prefix are rows of several texts. A text that can still be gone
+// on with behind another row is forked there, and never cut.
+//
+// Rows that come from outside of graphs, and those of an earlier run, are found again by what they are: a row of the
+// deepest layer comes of all that was read before it.
+#ifndef SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_TEXTS_H_
+#define SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_TEXTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engines/llama.cpp/remote/session.h"
+
+namespace seine::llama {
+
+// An error of the server's, as it is said and counted.
+std::string ServerError(const absl::Status& status);
+
+// A sequence on the server.
+struct RemoteText {
+  int sequence = 0;              // the session's number
+  std::vector<int64_t> rows;     // [length], by position
+  std::vector<uint64_t> hashes;  // [length] of rows of the deepest layer; 0: not known
+  int64_t readable = 0;          // below this position an unknown hash can be read off the server
+  bool is_left = false;          // another text goes on few rows before its end: those may be a draft's
+  bool found = false;            // an earlier run has made it: it is forked, and not written to
+  int64_t used = 0;              // when: later ones are larger
+  int64_t length() const { return static_cast<int64_t>(rows.size()); }
+};
+
+class RemoteTexts {
+ public:
+  // Cells of all streams of the cache, one behind another. What lies in them is not known. `kept`: texts outlive their
+  // session, and another may find them.
+  void SetCells(int64_t count, int64_t count_a_stream, bool kept);
+  bool has_cells() const { return !cells_.empty(); }
+
+  // Takes the place of a session that was dropped. Its sequences may be found.
+  void Open(std::unique_ptr<Session> session, int deepest_layer);
+  void Drop(const std::string& why);
+  Session* session() const { return session_.get(); }
+  const std::string& why_dropped() const { return why_dropped_; }
+
+  void StartPlan() { planned_ = uses_; }
+  // A token of the graph that is planned writes this cell.
+  void Write(int64_t cell, int64_t position);
+  // The server has not what lies there. `fresh`: it may have.
+  void Lose(int64_t cell, const std::string& why, bool fresh);
+  void LoseAll(const std::string& why);
+  bool IsKnown(int64_t cell) const { return cells_[cell].row != 0; }
+  bool IsFresh(int64_t cell) const { return cells_[cell].row == 0 && cells_[cell].fresh; }
+  int64_t PositionIn(int64_t cell) const { return cells_[cell].position; }  // of a cell that is known
+  const std::string& WhyLost(int64_t cell) const { return reasons_[cells_[cell].why]; }
+  // The cell holds a row of the text, at its position there.
+  bool IsOf(const RemoteText& text, int64_t cell) const;
+
+  // An empty text; nullptr: `why` says why not. An error that is not of a text alone drops the session.
+  RemoteText* Begin(std::string* why);
+  // The text that goes on at `position` behind the row in a cell; nullptr as above. `busy`: texts that have rows which
+  // were not sent.
+  RemoteText* Behind(int64_t cell, int64_t position, const std::vector<RemoteText*>& busy, std::string* why);
+  void Add(RemoteText* text, int64_t cell);        // its row is the text's next
+  void CutBack(RemoteText* text, int64_t length);  // here alone: the rows were not sent
+  void SetHash(RemoteText* text, int64_t position, uint64_t hash) { text->hashes[position] = hash; }
+
+  // Looks for a text whose rows below `position` lie in fresh cells, which are all that is fresh of what a token sees.
+  // `before`: the cell that is known to hold the row of the position before; -1: a fresh one does.
+  // False: there is none, and they are not fresh any more.
+  absl::StatusOr<bool> Find(const std::vector<int64_t>& cells, int64_t position, int64_t before,
+                            const std::function<uint64_t(int64_t cell)>& hash_of);
+  static uint64_t HashOf(const void* key, const void* value, size_t bytes);  // bytes: of each. Never 0
+
+  // Makes room on the server: texts of which no cell holds a row go, those first that were used longest ago, then one
+  // that was left; none of those that the plan uses. False: there are none.
+  bool Free();
+  void Remove(const RemoteText* text);
+  void RemoveAll();
+
+ private:
+  struct Cell {
+    int64_t row = 0;         // 0: not known
+    int32_t position = -1;   // of that row
+    uint16_t why = 0;        // of row 0, among reasons_
+    bool fresh = true;       // of row 0: it was not looked for
+    bool is_loaded = false;  // the row was found
+  };
+
+  uint16_t Reason(const std::string& why);
+  // A row of the text at or after `position` lies in a cell; those of `but_stream` do not count.
+  bool IsHeld(const RemoteText& text, int64_t position, int64_t but_stream) const;
+  // Cells that were written outside of graphs have not been looked at yet, and may hold rows of any text.
+  bool MayBeLoaded(int64_t but_stream) const;
+  RemoteText* Add(int sequence);
+  int64_t OwnRows(const RemoteText& text) const;  // that no other text has
+  std::vector<RemoteText*> Unheld();              // texts of which no cell holds a row, by their use
+  void Forget(const RemoteText* text);            // the server has it no more
+  // Removes texts that were left and that nobody can go on with, and all but so many of those that no cell holds.
+  void Tidy(const RemoteText* but);
+  // As the session's call; makes room where the server has none.
+  absl::Status Call(const std::function<absl::Status()>& call);
+  uint64_t HashAt(RemoteText* text, int64_t position, absl::Status* status);
+
+  std::unique_ptr<Session> session_;
+  int deepest_ = 0;  // layer
+  std::string why_dropped_;
+  std::vector<Cell> cells_;
+  int64_t cells_a_stream_ = 0;
+  bool kept_ = false;
+  std::vector<std::string> reasons_ = {"positions before these were never seen"};
+  std::list<RemoteText> texts_;
+  int64_t last_row_ = 0, uses_ = 0, planned_ = 0;  // planned_: of uses_, before this plan
+};
+
+}  // namespace seine::llama
+
+#endif  // SEINE_ENGINES_LLAMA_CPP_REMOTE_REMOTE_TEXTS_H_
