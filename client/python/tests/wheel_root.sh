@@ -2,7 +2,7 @@
 # Makes a clean root of another Debian or Ubuntu release, and tries the wheel there. Needs root, mmdebstrap and PyPI.
 #   wheel_root.sh make RELEASE FOLDER  makes FOLDER/root, with Python and nothing else, and FOLDER/headers, of its Python
 #   wheel_root.sh test FOLDER WHEEL    runs wheel_test.py in FOLDER/root
-#   wheel_root.sh strangers FOLDER WHEEL  runs README.md's three ways in in FOLDER/root, by strangers.py
+#   wheel_root.sh strangers FOLDER WHEEL [WAY...]  runs README.md's three ways in in FOLDER/root, by strangers.py
 # `./dev wheel test --root RELEASE` and `./dev wheel strangers` call them. RELEASE: trixie, noble or another codename. SEINE_ROOT_SOURCE: a line of apt's
 # sources in place of the release's own archive.
 set -euo pipefail
@@ -71,20 +71,21 @@ test_root() { # FOLDER WHEEL
     python3 -m venv /seine/venv; exec /seine/venv/bin/python /seine/client/python/tests/wheel_test.py "$1"' sh "/seine/$(basename "$2")"
 }
 
-strangers() { # FOLDER WHEEL
+strangers() { # FOLDER WHEEL [WAY...]
   local tree_there=$1/root/seine
   rm -rf "$tree_there" && mkdir -p "$tree_there/client/python/tests" "$tree_there/docs" "$tree_there/build/wheel"
   cp -r "$tree/README.md" "$tree/proto" "$tree_there/"
   cp -r "$tree/docs/examples" "$tree_there/docs/"
   cp "$tree/client/python/tests/strangers.py" "$tree_there/client/python/tests/"
   cp "$2" "$tree_there/build/wheel/"
-  in_root "$1/root" python3 /seine/client/python/tests/strangers.py
+  in_root "$1/root" sh -c 'DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends libgomp1 >/dev/null' # of llama-server
+  in_root "$1/root" python3 /seine/client/python/tests/strangers.py "${@:3}"
 }
 
 ((EUID == 0)) || die "a clean root can be made by root only"
 case ${1:-} in
   make) [[ $# == 3 ]] && make_root "$2" "$3" ;;
   test) [[ $# == 3 ]] && test_root "$2" "$3" ;;
-  strangers) [[ $# == 3 ]] && strangers "$2" "$3" ;;
+  strangers) (($# >= 3)) && strangers "${@:2}" ;;
   *) die "what to do: make RELEASE FOLDER, test FOLDER WHEEL, or strangers FOLDER WHEEL" ;;
 esac
