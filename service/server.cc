@@ -129,6 +129,7 @@ class ServerImpl final : public Server {
       core_.connections.CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
+    page_.Close();
     std::thread http;
     if (http_ != nullptr) http = std::thread([this] { http_ = nullptr; });  // it may wait for a client of its own
     channels_.Stop();
@@ -246,7 +247,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<bool> started_{false};
   const Collector collector_{core_};
-  const Page page_{[this]() -> std::shared_ptr<grpc::Channel> {
+  Page page_{[this]() -> std::shared_ptr<grpc::Channel> {
     return started_ ? grpc_->InProcessChannel(grpc::ChannelArguments()) : nullptr;
   }};
   std::unique_ptr<HttpListener> http_;  // ends first: it tells of the rest

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -99,35 +100,6 @@ std::unique_ptr<pb::Message> NewMessage(const std::string& name) {
   return std::unique_ptr<pb::Message>(pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
 }
 
-// A call by its path, made through the channel. Its bytes are those of a message each.
-absl::Status Invoke(const std::shared_ptr<grpc::Channel>& channel, const std::string& path,
-                    const std::string& authorization, const pb::Message& request, pb::Message* response) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kLongest);
-  if (!authorization.empty()) context.AddMetadata("authorization", authorization);
-  const grpc::Slice bytes(request.SerializeAsString());
-  const grpc::ByteBuffer sent(&bytes, 1);
-  grpc::GenericStub stub(channel);
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareUnaryCall(&context, path, sent, &queue);
-  grpc::ByteBuffer answer;
-  grpc::Status status;
-  call->StartCall();
-  call->Finish(&answer, &status, &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  if (!status.ok()) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-  }
-  grpc::Slice whole;
-  if (!answer.DumpToSingleSlice(&whole).ok() ||
-      !response->ParseFromArray(whole.begin(), static_cast<int>(whole.size()))) {
-    return absl::InternalError("the answer is no message");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 const std::vector<absl::string_view>& PageMethods() {
@@ -170,6 +142,60 @@ HttpReply Page::Answer(const HttpRequest& request) const {
   return {404, kPlain, "there is no such file\n", Guards()};
 }
 
+void Page::Close() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  const std::lock_guard<std::mutex> wait(calling_);
+}
+
+absl::Status Page::Invoke(const std::string& path, const std::string& authorization, const pb::Message& request,
+                          pb::Message* response) const {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kLongest);
+  if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+  const grpc::Slice bytes(request.SerializeAsString());
+  const grpc::ByteBuffer sent(&bytes, 1);
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+  {
+    const std::lock_guard<std::mutex> calling(calling_);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (closed_) return absl::UnavailableError("the server is shutting down");
+      context_ = &context;
+    }
+    const absl::Cleanup over = [this] {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      context_ = nullptr;
+    };
+    const std::shared_ptr<grpc::Channel> channel = channel_();
+    if (channel != nullptr) {
+      grpc::GenericStub stub(channel);
+      grpc::CompletionQueue queue;
+      const auto call = stub.PrepareUnaryCall(&context, path, sent, &queue);
+      call->StartCall();
+      call->Finish(&answer, &status, &queue);
+      void* tag = nullptr;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+    } else {
+      status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is starting");
+    }
+  }
+  if (!status.ok()) {
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  }
+  grpc::Slice whole;
+  if (!answer.DumpToSingleSlice(&whole).ok() ||
+      !response->ParseFromArray(whole.begin(), static_cast<int>(whole.size()))) {
+    return absl::InternalError("the answer is no message");
+  }
+  return absl::OkStatus();
+}
+
 HttpReply Page::Call(const std::string& name, const HttpRequest& request) const {
   const std::vector<RpcMethod>& methods = RpcMethods();
   const auto method = std::find_if(methods.begin(), methods.end(), [&](const RpcMethod& m) { return m.name == name; });
@@ -190,10 +216,8 @@ HttpReply Page::Call(const std::string& name, const HttpRequest& request) const 
   }
   auto* const list = dynamic_cast<v1::ListSequencesRequest*>(asked.get());
   if (list != nullptr && list->page_size() == 0) list->set_page_size(kUsualPage);
-  const std::shared_ptr<grpc::Channel> channel = channel_();
-  if (channel == nullptr) return Failed(absl::UnavailableError("the server is starting"));
   const std::string path = absl::StrCat("/", method->service, "/", name);
-  if (auto s = Invoke(channel, path, shown, *asked, answer.get()); !s.ok()) return Failed(s);
+  if (auto s = Invoke(path, shown, *asked, answer.get()); !s.ok()) return Failed(s);
   if (answer->ByteSizeLong() > kMostBytes) {
     return Failed(absl::OutOfRangeError("the answer is larger than a page takes; the command seine has it"));
   }
