@@ -528,7 +528,8 @@ PARTS = {
         ("label", "text"),
         8,
         asked=True,
-        rows=rows.eval,
+        # Dense attention's row is the first command's.
+        rows=lambda measured: [row for row in rows.eval(measured) if row["label"] != "dense" or len(measured["quality"]) > 1],
     ),
     "llamaone": Part(
         "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",

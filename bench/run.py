@@ -49,8 +49,6 @@ def table_of(name, rows, commands, about):
     part, cells_of_rows = PARTS[name], []
     for row in rows:
         label = label_of(row, part.keys)
-        if any(label == held for _, held, *_ in cells_of_rows):  # what a part's commands all print, as dense attention
-            continue
         cells = [rounded(row.get(source), digits) for _, _, source, digits in part.columns]
         cells_of_rows.append([re.sub(r"[^a-z0-9]", "", label.lower()), label, *cells])
     table = {

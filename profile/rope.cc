@@ -256,13 +256,18 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   return rope;
 }
 
-std::string RopeJson(const Rope& rope) {
-  if (!rope.stated()) return "";
-  if (!rope.turns()) return Json({{"rope_type", "none"}}).dump();
+namespace {
+
+Json RopeValue(const Rope& rope) {
+  if (!rope.turns()) return {{"rope_type", "none"}};
   Json json = {{"rope_type", "table"}, {"inv_freq", rope.inv_freq}};
   if (rope.rotary_dim > 0) json["rotary_dim"] = rope.rotary_dim;
-  return json.dump();
+  return json;
 }
+
+}  // namespace
+
+std::string RopeJson(const Rope& rope) { return rope.stated() ? RopeValue(rope).dump() : ""; }
 
 absl::Status CheckLayerRopes(const Rope& rope, const LayerRopes& others, int num_layers) {
   if (!others.empty() && !rope.turns()) {
@@ -307,10 +312,10 @@ absl::StatusOr<LayerRopes> ParseLayerRopes(absl::string_view json, int head_dim,
 
 std::string LayerRopesJson(const LayerRopes& ropes) {
   if (ropes.empty()) return "";
-  std::map<std::string, std::vector<int>> layers;
-  for (const auto& [layer, rope] : ropes) layers[RopeJson(rope)].push_back(layer);
+  std::map<Json, std::vector<int>> layers;
+  for (const auto& [layer, rope] : ropes) layers[RopeValue(rope)].push_back(layer);
   Json json = Json::array();
-  for (const auto& [rope, numbers] : layers) json.push_back({{"layers", numbers}, {"rope", Json::parse(rope)}});
+  for (const auto& [rope, numbers] : layers) json.push_back({{"layers", numbers}, {"rope", rope}});
   return json.dump();
 }
 

@@ -123,6 +123,11 @@ void Report::Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t wa
   remote_waiting_ns_ += waiting_ns;
 }
 
+void Report::GaveBack(int64_t cells) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_back_cells_ += cells;
+}
+
 void Report::Bytes(int64_t codes, int64_t cache) {
   const std::lock_guard<std::mutex> lock(mutex_);
   code_bytes_ += codes;
@@ -150,14 +155,15 @@ std::string Report::Json() {
       ", \"huge_page_bytes\": ", huge_page_bytes_, ", \"changed_windows\": ", changed_windows_,
       ", \"checked\": ", checked_, ", \"stale_windows\": ", stale_windows_, ", \"remote_steps\": ", remote_steps_,
       ", \"remote_grpc_steps\": ", remote_grpc_steps_, ", \"remote_bytes\": ", remote_bytes_,
-      ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6, ", \"worst_error\": ", worst_error_,
-      ", \"mean_error\": ", sum_error_ / checks, ", \"worst_plain_error\": ", worst_plain_error_,
-      ", \"mean_plain_error\": ", sum_plain_error_ / checks, ", \"prompt_answered\": ", prompt_answered_,
-      ", \"ms_prompt\": ", prompt_ns_ / 1e6, ", \"prompt_blocks\": ", prompt_.blocks,
-      ", \"prompt_exact_blocks\": ", prompt_.exact_blocks, ", \"prompt_runs_seen\": ", prompt_.seen,
-      ", \"prompt_runs_taken\": ", prompt_.taken, ", \"prompt_compared\": ", prompt_compared_,
-      ", \"ms_prompt_compared\": ", prompt_compared_ns_ / 1e6, ", \"ms_prompt_plain\": ", prompt_plain_ns_ / 1e6,
-      ", \"worst_prompt_difference\": ", worst_prompt_difference_, ", \"gate_checks\": ", gate_checks_,
+      ", \"given_back_cells\": ", given_back_cells_, ", \"ms_remote_waiting\": ", remote_waiting_ns_ / 1e6,
+      ", \"worst_error\": ", worst_error_, ", \"mean_error\": ", sum_error_ / checks,
+      ", \"worst_plain_error\": ", worst_plain_error_, ", \"mean_plain_error\": ", sum_plain_error_ / checks,
+      ", \"prompt_answered\": ", prompt_answered_, ", \"ms_prompt\": ", prompt_ns_ / 1e6,
+      ", \"prompt_blocks\": ", prompt_.blocks, ", \"prompt_exact_blocks\": ", prompt_.exact_blocks,
+      ", \"prompt_runs_seen\": ", prompt_.seen, ", \"prompt_runs_taken\": ", prompt_.taken,
+      ", \"prompt_compared\": ", prompt_compared_, ", \"ms_prompt_compared\": ", prompt_compared_ns_ / 1e6,
+      ", \"ms_prompt_plain\": ", prompt_plain_ns_ / 1e6, ", \"worst_prompt_difference\": ", worst_prompt_difference_,
+      ", \"gate_checks\": ", gate_checks_,
       ", \"mean_lost\": ", sum_lost_ / static_cast<double>(std::max<int64_t>(gate_checks_, 1)),
       ", \"worst_lost\": ", worst_lost_, ", \"gate_answers\": ", gate_answers_, ", \"gate_layers\": {");
   const char* between = "";

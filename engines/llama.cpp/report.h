@@ -36,6 +36,7 @@ class Report {
   void Changed(int64_t windows);  // outside of graphs: heard, or found out by hashes
   // Messages to a server, their bytes of keys, values and queries, and the time that its answers were waited for.
   void Remote(int64_t steps, int64_t grpc_steps, int64_t bytes, int64_t waiting_ns);
+  void GaveBack(int64_t cells);  // whose memory the system has again
   void Bytes(int64_t codes, int64_t cache);
   void HugePages(int64_t bytes);  // of caches, that were put into such pages
   // The code that contexts from now on are answered by, and its profile's file; none: empty.
@@ -51,7 +52,7 @@ class Report {
   std::mutex mutex_;
   int64_t answered_ = 0, answered_ns_ = 0, encoded_keys_ = 0, encode_ns_ = 0;
   int64_t checked_ = 0, stale_windows_ = 0, changed_windows_ = 0, code_bytes_ = 0, cache_bytes_ = 0;
-  int64_t huge_page_bytes_ = 0;
+  int64_t huge_page_bytes_ = 0, given_back_cells_ = 0;
   int64_t remote_steps_ = 0, remote_grpc_steps_ = 0, remote_bytes_ = 0, remote_waiting_ns_ = 0;
   int64_t prompt_answered_ = 0, prompt_ns_ = 0, prompt_compared_ = 0, prompt_compared_ns_ = 0, prompt_plain_ns_ = 0;
   int64_t gate_checks_ = 0, gate_answers_ = 0;

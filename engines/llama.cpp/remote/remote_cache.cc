@@ -1,6 +1,9 @@
 // Plans a block of tokens at its first layer, then sends each layer's rows and queries.
 #include "engines/llama.cpp/remote/remote_cache.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -22,6 +25,39 @@ constexpr auto kBetweenTries = std::chrono::seconds(1);  // to find an index aga
 
 const char* RowAt(const ggml_tensor* cache, int64_t cell) {
   return static_cast<const char*>(cache->data) + cell * cache->nb[1];
+}
+
+// Where a stream of the node's begins among the cells of all streams.
+int64_t FirstCell(const AttentionNode& node, int64_t stream) {
+  const ggml_tensor* root = RootOf(node.keys);
+  const int64_t at = static_cast<const char*>(node.keys->data) - static_cast<const char*>(root->data);
+  return (at / static_cast<int64_t>(root->nb[2]) + stream) * root->ne[1];
+}
+
+bool IsZeros(const void* data, size_t bytes) {
+  const auto* const first = static_cast<const char*>(data);
+  return bytes == 0 || (*first == 0 && std::memcmp(first, first + 1, bytes - 1) == 0);
+}
+
+// Gives whole pages back to the system. It reads as zeros.
+void GiveBackMemory(uint8_t* begin, size_t bytes) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  uint8_t* const end = begin + bytes;
+  auto* const first = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page);
+  auto* const last = reinterpret_cast<uint8_t*>(reinterpret_cast<uintptr_t>(end) / page * page);
+  const bool given = first < last && madvise(first, last - first, MADV_DONTNEED) == 0 &&
+                     IsZeros(first, page);  // of a file they would be read again
+  std::memset(begin, 0, (given ? first : end) - begin);
+  if (given) std::memset(last, 0, end - last);
+}
+
+// llama.cpp writes zeros over its whole cache when it makes it.
+void GiveBackZeros(uint8_t* begin, size_t bytes) {
+  constexpr size_t kPart = 1 << 16;
+  for (size_t at = 0; at < bytes; at += kPart) {
+    const size_t part = std::min(kPart, bytes - at);
+    if (IsZeros(begin + at, part)) GiveBackMemory(begin + at, part);
+  }
 }
 
 int64_t CountCells(const std::vector<CellRun>& runs) {
@@ -55,8 +91,15 @@ bool RemoteCache::Writes(int layer, const std::vector<int64_t>& cells) {
   return true;
 }
 
+bool RemoteCache::IsAllWhole() const {
+  if (!block_.whole) return false;
+  return std::find(block_.lacks.begin(), block_.lacks.end(), true) == block_.lacks.end();
+}
+
 bool RemoteCache::Sees(const AttentionNode& node, const std::vector<int64_t>* positions) {
   if (seen() || node.mask == nullptr) return false;
+  const ggml_tensor* root = RootOf(node.keys);
+  if (!texts_.has_cells()) texts_.SetCells(root->ne[1] * root->ne[2], root->ne[1], !settings().index.empty());
   block_.mask = RootOf(node.mask);
   block_.positions = positions;
   const int64_t tokens = node.num_tokens * node.num_streams;
@@ -68,6 +111,15 @@ bool RemoteCache::Sees(const AttentionNode& node, const std::vector<int64_t>* po
       block_.counts.clear(), block_.whole = false;
       return true;
     }
+    const int64_t base = FirstCell(node, i / node.num_tokens);
+    bool lacks = false;
+    for (const CellRun& run : runs) {
+      for (int64_t cell = base + run.begin; cell < base + run.end; ++cell) {
+        if (texts_.IsUnseen(cell)) texts_.SetSeen(cell, IsZeros(RowAt(root, cell), root->nb[1]));
+        lacks = lacks || texts_.IsGone(cell);
+      }
+    }
+    block_.lacks.push_back(lacks);
     block_.counts.push_back(CountCells(runs));
     block_.whole = block_.whole && block_.counts.back() == (*positions)[i] + 1;
   }
@@ -154,11 +206,32 @@ void RemoteCache::WritesOutside(const uint8_t* at, const uint8_t* data, size_t s
   if (!texts_.has_cells()) return;  // all are unknown
   for (const auto& [rows, cells] : caches_) {
     for (const auto& [begin, end] : ChangedCells(rows, cells.count, cells.bytes, at, data, size)) {
-      for (int64_t cell = begin; cell < end; ++cell) {
-        texts_.Lose(cell, "a loaded state, whose rows the server has not", /*fresh=*/true);
-      }
+      for (int64_t cell = begin; cell < end; ++cell) texts_.Reload(cell);
+    }
+    const auto [begin, end] = TouchedCells(rows, cells.count, cells.bytes, at, size);
+    for (int64_t cell = begin; cell < end; ++cell) texts_.SetLoaded(cell);
+  }
+}
+
+void RemoteCache::GiveBack(int layer) {
+  const bool answered =
+      std::any_of(block_.runs.begin(), block_.runs.end(), [](const Run& run) { return run.answered; });
+  if (settings().cells == 0 || layers_.size() < 2 || !answered || texts_.session() == nullptr ||
+      layer != layers_.back())
+    return;
+  for (const auto& [rows, cells] : caches_) {
+    if (!gave_zeros_) GiveBackZeros(const_cast<uint8_t*>(rows), cells.count * cells.bytes);
+  }
+  gave_zeros_ = true;
+  int64_t count = 0;
+  for (const auto& [begin, end] : texts_.GiveBack(settings().cells)) {
+    count += end - begin;
+    for (const auto& [rows, cells] : caches_) {
+      if (rows == deepest_.keys) continue;
+      GiveBackMemory(const_cast<uint8_t*>(rows) + begin * cells.bytes, (end - begin) * cells.bytes);
     }
   }
+  Report::Get().GaveBack(count);
 }
 
 void RemoteCache::Shift(const ggml_tensor* shifts) {
@@ -183,7 +256,7 @@ void RemoteCache::LoseBlock(const std::string& why) {
   block_.runs.clear();
   block_.kernel = true;
   block_.why = why;
-  block_.fails = !block_.whole;
+  block_.fails = !IsAllWhole();
   for (const int64_t cell : block_.cells) {
     if (texts_.has_cells()) texts_.Lose(cell, why, /*fresh=*/false);
   }
@@ -200,17 +273,19 @@ std::string RemoteCache::Find(int64_t position, int64_t before) {
   if (layers_.size() < 2) return "a loaded state of one layer, whose rows tell of no other rows";
   const size_t bytes = size_t{2} * config_.geometry.num_kv_heads * config_.geometry.head_dim;
   const absl::StatusOr<bool> found = texts_.Find(fresh, position, before, [&](int64_t cell) {
-    return RemoteTexts::HashOf(deepest_.keys + cell * deepest_.cell_bytes,
-                               deepest_.values + cell * deepest_.value_cell_bytes, bytes);
+    return RowHash::Of(deepest_.keys + cell * deepest_.cell_bytes, deepest_.values + cell * deepest_.value_cell_bytes,
+                       bytes);
   });
   if (!found.ok()) texts_.Drop(ServerError(found.status()));
   return found.ok() && !*found ? texts_.WhyLost(fresh.front()) : "";
 }
 
-std::string RemoteCache::CheckMask(const RemoteText& text, size_t token) const {
+std::string RemoteCache::CheckMask(const RemoteText& text, size_t token) {
   for (const int64_t cell : seen_) {
     if (cell == block_.cells[token]) continue;
-    if (!texts_.IsOf(text, cell)) return "cells that the server does not have";
+    if (!texts_.IsOf(text, cell) && (layers_.size() < 2 || !texts_.Adopt(text, cell))) {
+      return "cells that the server does not have";
+    }
     if (texts_.PositionIn(cell) >= Position(token)) return "tokens that see later ones";
   }
   return {};
@@ -218,11 +293,7 @@ std::string RemoteCache::CheckMask(const RemoteText& text, size_t token) const {
 
 std::string RemoteCache::PlanToken(const AttentionNode& node, size_t token) {
   const auto t = static_cast<int64_t>(token);
-  const ggml_tensor* root = RootOf(node.keys);
-  const int64_t stream = t / node.num_tokens, position = Position(token);
-  const int64_t base = (static_cast<const char*>(node.keys->data) - static_cast<const char*>(root->data)) /
-                           static_cast<int64_t>(root->nb[2]) * root->ne[1] +
-                       stream * root->ne[1];
+  const int64_t stream = t / node.num_tokens, position = Position(token), base = FirstCell(node, stream);
   std::vector<CellRun> runs;
   if (!node.CellsSeen(t % node.num_tokens, stream, &runs)) return "a mask that weighs cells";
   seen_.clear();
@@ -261,10 +332,6 @@ std::string RemoteCache::PlanToken(const AttentionNode& node, size_t token) {
 }
 
 void RemoteCache::Plan(const AttentionNode& node) {
-  const ggml_tensor* root = RootOf(node.keys);
-  if (!texts_.has_cells()) {
-    texts_.SetCells(root->ne[1] * root->ne[2], root->ne[1], !settings().index.empty());
-  }
   block_.fails = false;
   block_.why.clear();
   std::string why = Unfit(node);
@@ -329,7 +396,7 @@ absl::Status RemoteCache::Exchange(const AttentionNode& node, int of_model) {
       std::memcpy(keys_.data() + i * row, RowAt(keys, cell), row);
       std::memcpy(values_.data() + i * row, RowAt(values, cell), row);
       if (layer + 1 < static_cast<int>(layers_.size())) continue;
-      texts_.SetHash(run.text, run.position + i, RemoteTexts::HashOf(RowAt(keys, cell), RowAt(values, cell), row));
+      texts_.SetHash(run.text, run.position + i, RowHash::Of(RowAt(keys, cell), RowAt(values, cell), row));
     }
     if (run.answered) continue;
     absl::Status status = session->Append(run.text->sequence, layer, run.position, count, keys_.data(), values_.data());

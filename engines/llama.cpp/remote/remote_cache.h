@@ -64,6 +64,8 @@ class RemoteCache final : private WriteListener {
   ggml_status Decline(const AttentionNode& node, const std::string& why);
   // Rows are turned where they lie: `shifts` [cells], by so many positions; nullptr: it cannot be read.
   void Shift(const ggml_tensor* shifts);
+  // Behind a layer: memory of old cells goes back to the system, where settings() say so and the server has their rows.
+  void GiveBack(int layer);
 
  private:
   // Tokens of the graph that is computed, of one text, whose positions follow each other.
@@ -80,6 +82,7 @@ class RemoteCache final : private WriteListener {
     std::vector<int64_t> cells;         // that their rows are written to, counted over all streams
     std::vector<int64_t> counts;        // of the cells that each token sees; empty: they cannot be counted
     const ggml_tensor* mask = nullptr;  // that it was planned with, at its first layer; nullptr: it was not yet
+    std::vector<bool> lacks;            // which of these have no row any more
     bool whole = false;                 // the engine's cache lacks no cell
     bool untold = false;                // AttendUntold
     bool planned = false;
@@ -97,7 +100,11 @@ class RemoteCache final : private WriteListener {
   };
 
   ggml_status AttendWindow(const AttentionNode& node);
-  bool IsWhole(size_t token) const { return !block_.counts.empty() && block_.counts[token] == Position(token) + 1; }
+  // llama.cpp's kernel is right for it.
+  bool IsWhole(size_t token) const {
+    return !block_.counts.empty() && block_.counts[token] == Position(token) + 1 && !block_.lacks[token];
+  }
+  bool IsAllWhole() const;
   int64_t Position(size_t token) const { return (*block_.positions)[token]; }
   // At a block's first layer: how each token is computed.
   void Plan(const AttentionNode& node);
@@ -106,7 +113,7 @@ class RemoteCache final : private WriteListener {
   // The token's row goes to the server: it joins a run. The return value is why not.
   std::string PlanToken(const AttentionNode& node, size_t token);
   // Why a token's mask shows other cells than those of its text up to itself; empty: it does not.
-  std::string CheckMask(const RemoteText& text, size_t token) const;
+  std::string CheckMask(const RemoteText& text, size_t token);
   // Looks for the text of which the seen cells hold rows, where these are not all known. `before`: as
   // RemoteTexts::Find.
   std::string Find(int64_t position, int64_t before);
@@ -128,6 +135,7 @@ class RemoteCache final : private WriteListener {
   int layer_ = 0;         // that was written last
   bool pending_ = false;  // rows of layer_ were not sent
   bool sees_all_ = false;
+  bool gave_zeros_ = false;                           // back, of cells that were never written
   bool in_chunks_ = false;                            // tokens see more cells than window_ at times
   int64_t window_ = 0;                                // cells that a token sees at most; 0: it is not known to slide
   std::string unfit_;                                 // why nothing goes to the server, for good

@@ -14,8 +14,9 @@ namespace seine::llama {
 
 namespace {
 
-constexpr int64_t kFewRows = 16;      // of a text beside another: what a draft leaves
-constexpr size_t kMostUnheld = 64;    // texts of which no cell holds a row
+constexpr int64_t kFewRows = 16;    // of a text beside another: what a draft leaves
+constexpr size_t kMostUnheld = 64;  // texts of which no cell holds a row
+constexpr char kLoaded[] = "a loaded state, whose rows the server has not";
 constexpr int64_t kRowsARead = 1024;  // that are read off the server to find a text
 
 // Rows that both begin with. Those behind a row that differs differ.
@@ -68,6 +69,7 @@ void RemoteTexts::Drop(const std::string& why) {
 
 void RemoteTexts::Write(int64_t cell, int64_t position) {
   cells_[cell] = {.row = ++last_row_, .position = static_cast<int32_t>(position)};
+  ++written_;
 }
 
 uint16_t RemoteTexts::Reason(const std::string& why) {
@@ -78,7 +80,45 @@ uint16_t RemoteTexts::Reason(const std::string& why) {
 }
 
 void RemoteTexts::Lose(int64_t cell, const std::string& why, bool fresh) {
-  cells_[cell] = {.why = Reason(why), .fresh = fresh};
+  cells_[cell] = {.why = Reason(why), .fresh = fresh, .gone = cells_[cell].gone};
+}
+
+void RemoteTexts::Reload(int64_t cell) { cells_[cell] = {.why = Reason(kLoaded)}; }
+
+void RemoteTexts::SetSeen(int64_t cell, bool zeros) {
+  cells_[cell].seen = true;
+  cells_[cell].gone = cells_[cell].gone || zeros;
+}
+
+std::vector<std::pair<int64_t, int64_t>> RemoteTexts::GiveBack(int64_t most) {
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  if (written_ < std::max<int64_t>(most / 8, kFewRows)) return runs;
+  written_ = 0;
+  const auto holds = [&](const Cell& cell) { return cell.row != 0 && !cell.gone; };
+  if (std::count_if(cells_.begin(), cells_.end(), holds) <= most) return runs;
+  std::vector<std::pair<const RemoteText*, int64_t>> held;  // texts, and behind which position no cell has a row
+  for (const RemoteText& text : texts_) {
+    int64_t end = 0;
+    for (int64_t cell = 0; cell < static_cast<int64_t>(cells_.size()); ++cell) {
+      if (IsOf(text, cell)) end = std::max<int64_t>(end, cells_[cell].position + 1);
+    }
+    if (end > 0) held.emplace_back(&text, end);
+  }
+  const int64_t kept = most / std::max<int64_t>(1, static_cast<int64_t>(held.size()));
+  for (int64_t cell = 0; cell < static_cast<int64_t>(cells_.size()); ++cell) {
+    if (!holds(cells_[cell])) continue;
+    bool is_held = false, is_new = false;
+    for (const auto& [text, end] : held) {
+      const bool is_of = IsOf(*text, cell);
+      is_held = is_held || is_of;
+      is_new = is_new || (is_of && cells_[cell].position >= end - kept);
+    }
+    if (!is_held || is_new) continue;
+    cells_[cell].gone = true;
+    if (runs.empty() || runs.back().second != cell) runs.emplace_back(cell, cell);
+    runs.back().second = cell + 1;
+  }
+  return runs;
 }
 
 void RemoteTexts::LoseAll(const std::string& why) {
@@ -88,6 +128,17 @@ void RemoteTexts::LoseAll(const std::string& why) {
 bool RemoteTexts::IsOf(const RemoteText& text, int64_t cell) const {
   const Cell& held = cells_[cell];
   return held.row != 0 && held.position < text.length() && text.rows[held.position] == held.row;
+}
+
+bool RemoteTexts::Adopt(const RemoteText& text, int64_t cell) {
+  const int32_t position = cells_[cell].position;
+  if (cells_[cell].row == 0 || position >= text.length() || text.hashes[position].both == 0) return false;
+  for (const RemoteText& other : texts_) {
+    if (!IsOf(other, cell) || other.hashes[position].both != text.hashes[position].both) continue;
+    cells_[cell].row = text.rows[position];
+    return true;
+  }
+  return false;
 }
 
 bool RemoteTexts::MayBeLoaded(int64_t but_stream) const {
@@ -172,7 +223,7 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
     });
     best->used = used;
     if (status.ok()) {
-      best->is_left = few;
+      best->is_left = !cells_[cell].is_loaded;
       RemoteText* const fork = Add(sequence);
       fork->rows.assign(best->rows.begin(), best->rows.begin() + position);
       fork->hashes.assign(best->hashes.begin(), best->hashes.begin() + position);
@@ -192,7 +243,7 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
 
 void RemoteTexts::Add(RemoteText* text, int64_t cell) {
   text->rows.push_back(cells_[cell].row);
-  text->hashes.push_back(0);
+  text->hashes.emplace_back();
 }
 
 void RemoteTexts::CutBack(RemoteText* text, int64_t length) {
@@ -201,43 +252,48 @@ void RemoteTexts::CutBack(RemoteText* text, int64_t length) {
   text->readable = std::min(text->readable, length);
 }
 
-uint64_t RemoteTexts::HashOf(const void* key, const void* value, size_t bytes) {
+RowHash RowHash::Of(const void* key, const void* value, size_t bytes) {
   const std::hash<std::string_view> hash;
   const uint64_t of_key = hash({static_cast<const char*>(key), bytes}),
                  of_value = hash({static_cast<const char*>(value), bytes});
-  return std::max<uint64_t>(1, of_key * 0x9E3779B97F4A7C15 + of_value);
+  return {std::max<uint64_t>(1, of_key), std::max<uint64_t>(1, of_key * 0x9E3779B97F4A7C15 + of_value)};
 }
 
-uint64_t RemoteTexts::HashAt(RemoteText* text, int64_t position, absl::Status* status) {
-  if (text->hashes[position] != 0 || position >= text->readable) return text->hashes[position];
+RowHash RemoteTexts::HashAt(RemoteText* text, int64_t position, absl::Status* status) {
+  if (text->hashes[position].key != 0 || position >= text->readable) return text->hashes[position];
   std::string keys, values;
   // The position alone tells most texts apart; then what lies before it is read.
-  const bool first = position + 1 == text->length() || text->hashes[position + 1] == 0;
+  const bool first = position + 1 == text->length() || text->hashes[position + 1].key == 0;
   const int64_t begin = first ? position : std::max<int64_t>(0, position + 1 - kRowsARead);
   const int64_t count = position + 1 - begin;
   *status = session_->Read(text->sequence, deepest_, begin, count, &keys, &values);
-  if (!status->ok()) return 0;
+  if (!status->ok()) return {};
   const size_t bytes = keys.size() / count;
   for (int64_t i = 0; i < count; ++i) {
-    text->hashes[begin + i] = HashOf(keys.data() + i * bytes, values.data() + i * bytes, bytes);
+    text->hashes[begin + i] = RowHash::Of(keys.data() + i * bytes, values.data() + i * bytes, bytes);
   }
   return text->hashes[position];
 }
 
 absl::StatusOr<bool> RemoteTexts::Find(const std::vector<int64_t>& cells, int64_t position, int64_t before,
-                                       const std::function<uint64_t(int64_t cell)>& hash_of) {
-  std::unordered_map<uint64_t, int64_t> cell_of;
-  for (const int64_t cell : cells) cell_of[hash_of(cell)] = cell;
+                                       const std::function<RowHash(int64_t cell)>& hash_of) {
+  std::unordered_map<uint64_t, int64_t> by_row, by_key;  // cells
+  for (const int64_t cell : cells) {
+    const RowHash hash = hash_of(cell);
+    (IsGone(cell) ? by_key[hash.key] : by_row[hash.both]) = cell;
+  }
   const auto is_text = [&](RemoteText* text, absl::Status* status) {
     std::vector<std::pair<int64_t, int64_t>> found;  // cells and positions
     for (int64_t at = position - 1; at >= 0 && status->ok() && found.size() < cells.size(); --at) {
-      const auto held = cell_of.find(HashAt(text, at, status));
-      if (held != cell_of.end()) found.emplace_back(held->second, at);
+      const RowHash hash = HashAt(text, at, status);
+      if (const auto row = by_row.find(hash.both); row != by_row.end()) found.emplace_back(row->second, at);
+      if (const auto key = by_key.find(hash.key); key != by_key.end()) found.emplace_back(key->second, at);
       if (found.empty() && before < 0) break;  // the row of the position before must be there
     }
     if (found.size() != cells.size() || !status->ok()) return false;
     for (const auto& [cell, at] : found) {
-      cells_[cell] = {.row = text->rows[at], .position = static_cast<int32_t>(at), .is_loaded = true};
+      cells_[cell] = {
+          .row = text->rows[at], .position = static_cast<int32_t>(at), .is_loaded = true, .gone = cells_[cell].gone};
     }
     return true;
   };
@@ -248,14 +304,14 @@ absl::StatusOr<bool> RemoteTexts::Find(const std::vector<int64_t>& cells, int64_
   std::sort(texts.begin(), texts.end(), [](const RemoteText* a, const RemoteText* b) { return a->used > b->used; });
   for (RemoteText* text : texts) {
     absl::Status status;
-    if (cell_of.size() == cells.size() && is_text(text, &status)) return true;
+    if (by_row.size() + by_key.size() == cells.size() && is_text(text, &status)) return true;
     if (absl::IsNotFound(status)) {
       Forget(text);
     } else if (!status.ok()) {
       return status;
     }
   }
-  for (const int64_t cell : cells) Lose(cell, "a loaded state, whose rows the server has not", /*fresh=*/false);
+  for (const int64_t cell : cells) Lose(cell, kLoaded, /*fresh=*/false);
   return false;
 }
 
@@ -275,8 +331,11 @@ std::vector<RemoteText*> RemoteTexts::Unheld() {
 bool RemoteTexts::Free() {
   std::vector<RemoteText*> free = Unheld();
   free.resize((free.size() + 1) / 2);  // rows that texts share are there until the last goes
-  for (RemoteText& text : texts_) {
-    if (free.empty() && text.used <= planned_ && text.is_left && OwnRows(text) <= kFewRows) free = {&text};
+  if (free.empty()) {
+    for (RemoteText& text : texts_) {
+      const bool is_older = free.empty() || text.used < free[0]->used;
+      if (text.used <= planned_ && text.is_left && is_older) free = {&text};
+    }
   }
   for (const RemoteText* text : free) Remove(text);
   return !free.empty();
@@ -302,7 +361,7 @@ void RemoteTexts::RemoveAll() {
 void RemoteTexts::Tidy(const RemoteText* but) {
   for (auto at = texts_.begin(); at != texts_.end();) {
     const RemoteText& text = *at++;
-    const int64_t own = OwnRows(text);
+    const int64_t own = text.is_left ? OwnRows(text) : text.length();
     const bool is_rest = text.is_left && own <= kFewRows && !IsHeld(text, text.length() - own, -1);
     if (&text != but && (is_rest || text.rows.empty())) Remove(&text);
   }

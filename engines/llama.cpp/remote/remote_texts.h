@@ -15,6 +15,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,15 +27,21 @@ namespace seine::llama {
 // An error of the server's, as it is said and counted.
 std::string ServerError(const absl::Status& status);
 
+// Of a row of the deepest layer. 0: not known.
+struct RowHash {
+  static RowHash Of(const void* key, const void* value, size_t bytes);  // bytes: of each
+  uint64_t key = 0, both = 0;
+};
+
 // A sequence on the server.
 struct RemoteText {
-  int sequence = 0;              // the session's number
-  std::vector<int64_t> rows;     // [length], by position
-  std::vector<uint64_t> hashes;  // [length] of rows of the deepest layer; 0: not known
-  int64_t readable = 0;          // below this position an unknown hash can be read off the server
-  bool is_left = false;          // another text goes on few rows before its end: those may be a draft's
-  bool found = false;            // an earlier run has made it: it is forked, and not written to
-  int64_t used = 0;              // when: later ones are larger
+  int sequence = 0;             // the session's number
+  std::vector<int64_t> rows;    // [length], by position
+  std::vector<RowHash> hashes;  // [length]
+  int64_t readable = 0;         // below this position an unknown hash can be read off the server
+  bool is_left = false;         // another text went on before its end, and it did not since
+  bool found = false;           // an earlier run has made it: it is forked, and not written to
+  int64_t used = 0;             // when: later ones are larger
   int64_t length() const { return static_cast<int64_t>(rows.size()); }
 };
 
@@ -56,13 +63,25 @@ class RemoteTexts {
   void Write(int64_t cell, int64_t position);
   // The server has not what lies there. `fresh`: it may have.
   void Lose(int64_t cell, const std::string& why, bool fresh);
+  void Reload(int64_t cell);                                       // it was changed outside of graphs
+  void SetLoaded(int64_t cell) { cells_[cell].is_loaded = true; }  // it was written there, changed or not
   void LoseAll(const std::string& why);
+  // The server alone has the row: its memory was given back and reads as zeros, or such a row was loaded. No key is
+  // zeros. The deepest layer's keys stay, and tell which row it was.
+  bool IsGone(int64_t cell) const { return cells_[cell].gone; }
+  bool IsUnseen(int64_t cell) const { return cells_[cell].row == 0 && !cells_[cell].seen; }
+  void SetSeen(int64_t cell, bool zeros);  // of what an unknown cell holds
+  // Runs of cells that the engine can do without, where more than `most` hold rows: each text of which cells hold rows
+  // keeps its newest ones. They are gone from then on.
+  std::vector<std::pair<int64_t, int64_t>> GiveBack(int64_t most);
   bool IsKnown(int64_t cell) const { return cells_[cell].row != 0; }
   bool IsFresh(int64_t cell) const { return cells_[cell].row == 0 && cells_[cell].fresh; }
   int64_t PositionIn(int64_t cell) const { return cells_[cell].position; }  // of a cell that is known
   const std::string& WhyLost(int64_t cell) const { return reasons_[cells_[cell].why]; }
   // The cell holds a row of the text, at its position there.
   bool IsOf(const RemoteText& text, int64_t cell) const;
+  // The same where another text's row is the same: two went on with one token. It is the text's from then on.
+  bool Adopt(const RemoteText& text, int64_t cell);
 
   // An empty text; nullptr: `why` says why not. An error that is not of a text alone drops the session.
   RemoteText* Begin(std::string* why);
@@ -71,14 +90,13 @@ class RemoteTexts {
   RemoteText* Behind(int64_t cell, int64_t position, const std::vector<RemoteText*>& busy, std::string* why);
   void Add(RemoteText* text, int64_t cell);        // its row is the text's next
   void CutBack(RemoteText* text, int64_t length);  // here alone: the rows were not sent
-  void SetHash(RemoteText* text, int64_t position, uint64_t hash) { text->hashes[position] = hash; }
+  void SetHash(RemoteText* text, int64_t position, const RowHash& hash) { text->hashes[position] = hash; }
 
   // Looks for a text whose rows below `position` lie in fresh cells, which are all that is fresh of what a token sees.
-  // `before`: the cell that is known to hold the row of the position before; -1: a fresh one does.
-  // False: there is none, and they are not fresh any more.
+  // `before`: the cell that is known to hold the row of the position before; -1: a fresh one does. Of rows that are
+  // gone the key alone counts. False: there is none, and they are not fresh any more.
   absl::StatusOr<bool> Find(const std::vector<int64_t>& cells, int64_t position, int64_t before,
-                            const std::function<uint64_t(int64_t cell)>& hash_of);
-  static uint64_t HashOf(const void* key, const void* value, size_t bytes);  // bytes: of each. Never 0
+                            const std::function<RowHash(int64_t cell)>& hash_of);
 
   // Makes room on the server: texts of which no cell holds a row go, those first that were used longest ago, then one
   // that was left; none of those that the plan uses. False: there are none.
@@ -92,7 +110,9 @@ class RemoteTexts {
     int32_t position = -1;   // of that row
     uint16_t why = 0;        // of row 0, among reasons_
     bool fresh = true;       // of row 0: it was not looked for
-    bool is_loaded = false;  // the row was found
+    bool seen = false;       // of row 0: it was looked at whether it is zeros
+    bool is_loaded = false;  // the row came from outside of graphs
+    bool gone = false;
   };
 
   uint16_t Reason(const std::string& why);
@@ -104,17 +124,18 @@ class RemoteTexts {
   int64_t OwnRows(const RemoteText& text) const;  // that no other text has
   std::vector<RemoteText*> Unheld();              // texts of which no cell holds a row, by their use
   void Forget(const RemoteText* text);            // the server has it no more
-  // Removes texts that were left and that nobody can go on with, and all but so many of those that no cell holds.
+  // Removes texts that were left few rows before their end, as drafts are, and that nobody can go on with, and all but
+  // so many of those that no cell holds.
   void Tidy(const RemoteText* but);
   // As the session's call; makes room where the server has none.
   absl::Status Call(const std::function<absl::Status()>& call);
-  uint64_t HashAt(RemoteText* text, int64_t position, absl::Status* status);
+  RowHash HashAt(RemoteText* text, int64_t position, absl::Status* status);
 
   std::unique_ptr<Session> session_;
   int deepest_ = 0;  // layer
   std::string why_dropped_;
   std::vector<Cell> cells_;
-  int64_t cells_a_stream_ = 0;
+  int64_t cells_a_stream_ = 0, written_ = 0;  // written_: rows, since cells were given back
   bool kept_ = false;
   std::vector<std::string> reasons_ = {"positions before these were never seen"};
   std::list<RemoteText> texts_;

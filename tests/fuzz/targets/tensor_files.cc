@@ -190,7 +190,8 @@ class ProfileTarget : public TensorFileTarget {
     Profile profile = *builder.Finish();
     profile.model = "made up";
     profile.texts = {"none"};
-    profile.rope_json = values ? R"({"rope_theta": 10000.0})" : "";
+    profile.rope_json = values ? R"({"rope_theta": 10000.0, "partial_rotary_factor": 0.5})" : "";
+    if (values) profile.layer_ropes_json = R"([{"layers": [0], "rope": {"rope_type": "none"}}])";
     return profile;
   }
 };

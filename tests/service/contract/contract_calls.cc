@@ -267,6 +267,18 @@ void Contract::AddAll() {
         [](const auto&, const auto& answer) { EXPECT_EQ(answer.query_tokens(), 1); });
     measured.legal["layer"] = Within(0, 0);                 // that was asked
     measured.legal["sequences.generation"] = Within(0, 1);  // the first of its index
+    v1::DescribeStepRequest step;
+    *step.mutable_handle() = Pristine("plain");
+    Rpc& described = Add<v1::DescribeStepRequest, v1::DescribeStepResponse>(
+        "DescribeStep", &DescribeStep, step, [](const auto&, const auto& answer) {
+          EXPECT_EQ(answer.num_tokens(), kHeld);
+          ASSERT_EQ(answer.sets_size(), kKvHeads);
+          for (const v1::StepSet& set : answer.sets()) {
+            EXPECT_NEAR(set.sink() + set.local() + set.found() + set.tail(), 1, 1e-6);
+          }
+        });
+    described.legal["layer"] = Within(0, 0);              // that was asked
+    described.legal["handle.generation"] = Within(0, 1);  // the first of its index
     v1::CompareExactRequest compare;
     compare.set_index("plain");
     compare.set_sequence(Pristine("plain").id());
@@ -386,6 +398,9 @@ void Contract::AddIndexes() {
     spec = Spec("made", v1::KV_STORE_KEYS_VALUES);
     spec.mutable_codec()->set_seed(5);
     for (int i = 0; i < kDim / 2; ++i) spec.mutable_geometry()->mutable_rope()->add_inv_freq(std::pow(1e4, -i / 32.));
+    v1::LayerRope* const still = spec.mutable_geometry()->add_layer_ropes();  // a layer that does not turn
+    still->add_layers(0);
+    still->mutable_rope()->mutable_inv_freq()->Resize(kDim / 2, 0);
     const bool by_layer = std::string(scorer) == "hybrid";  // one layer, so that its ranks are stated alone
     if (by_layer) {
       spec.mutable_geometry()->set_num_layers(1);
@@ -410,6 +425,8 @@ void Contract::AddIndexes() {
         [](const auto& asked, const auto& answer) { ExpectSame(asked.spec(), answer.index().spec()); });
     auto& legal = rpc.legal;
     legal["spec.geometry.num_layers"] = legal["spec.geometry.num_kv_heads"] = Within(1, 1);
+    legal["spec.geometry.rope.rotary_dim"] = legal["spec.geometry.layer_ropes.rope.rotary_dim"] = Within(0, 0);
+    legal["spec.geometry.layer_ropes.layers"] = Within(0, by_layer ? 0 : kLayers - 1);
     legal["spec.zones.sink"] = legal["spec.zones.local"] = Within(0, kMostZone);
     legal["spec.zones.dense_threshold"] = Within(0, kInt32Max);
     legal["spec.codec.seed"] = [](Integer) { return true; };

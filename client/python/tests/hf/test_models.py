@@ -13,6 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 import seine_kv
 from seine_kv import hf, profile
+from seine_kv.client import SeineError
 from seine_kv.model import ATTENTION_NAME, CausalModel, InputError, ObservedAttention, cache_name, stated_rope
 from seine_kv.tensor_file import write_tensors
 
@@ -443,6 +444,21 @@ def test_eviction_and_low_rank_take_the_layers_served():
         assert_all_served(seine)
         assert seine.memory().tokens == 0 or seine.spec["geometry"]["num_layers"] == 1
         hf.uninstall(model)
+
+
+@pytest.mark.parametrize("kind, frame", [("gpt_neox", "post_rope"), ("glm4", "pre_rope"), ("smollm3", "pre_rope")])
+def test_low_rank_keys_lie_before_rope_where_it_can_be_undone(kind, frame):
+    settings = {**SHAPE, **SERVED[kind], "num_hidden_layers": 4}
+    model, ids = build(kind, settings), prompt(1, 400)
+    seine = hf.install(model, dtype="float32", threads=1, top_k=4096, low_rank=hf.LowRank(key_rank=64, value_rank=64))
+    assert seine.spec["subspace"]["frame"] == frame
+    out = generate(model, ids, max_new_tokens=20)
+    hf.uninstall(model)
+    assert generate(model, ids, max_new_tokens=20).tolist() == out.tolist()  # of full rank: nothing is lost
+    if frame == "post_rope":
+        wanted = "subspace.frame: pre_rope: keys of which RoPE turns 16 of 64 coordinates go by post_rope alone"
+        with pytest.raises(SeineError, match=wanted):
+            hf.install(model, threads=1, low_rank=hf.LowRank(frame="pre_rope"))
 
 
 @pytest.mark.parametrize("kind, settings, refused", REFUSED, ids=lambda value: value if isinstance(value, str) else "")
