@@ -53,24 +53,28 @@ class SeineBuilder(cpu_attn.CPUAttentionMetadataBuilder):
 
 
 class Shape:
-    """Layers that share one PagedAttention: made with the first of their caches."""
+    """Layers that share one PagedAttention, which is made with the first of their caches."""
 
     def __init__(self, vllm_config, impl, block_size, numbers):
         self.vllm_config, self.impl, self.block_size = vllm_config, impl, block_size
         self.numbers = numbers  # layer's name -> its number among those that attend all
         self.attention = None
 
+    def make(self, num_blocks):
+        """ValueError or NativeError: the settings do not fit the model."""
+        s, impl, model = settings.of_process(), self.impl, self.vllm_config.model_config
+        return _native.PagedAttention(
+            num_layers=len(self.numbers), num_q_heads=impl.num_heads, num_kv_heads=impl.num_kv_heads, head_dim=impl.head_size,
+            num_blocks=num_blocks, block_size=self.block_size, max_tokens=model.max_model_len, scale=impl.scale,
+            softcap=float(impl.logits_soft_cap), min_tokens=NEVER if s.mode == "exact" else s.min_kv, top_k=s.top_k, beta=s.beta,
+            refine=s.refine, sink=s.sink, local=s.local, tail=bool(s.tail), gate=s.gate,
+            prompt_mass=s.prompt_mass if s.prompt == "sparse" else 1.0, prompt_min=s.prompt_min,
+            profile=s.profile, rope=rope_of(model) if s.profile else "",
+        )  # fmt: skip
+
     def attention_of(self, num_blocks):
         if self.attention is None:
-            s, impl, model = settings.of_process(), self.impl, self.vllm_config.model_config
-            self.attention = _native.PagedAttention(
-                num_layers=len(self.numbers), num_q_heads=impl.num_heads, num_kv_heads=impl.num_kv_heads,
-                head_dim=impl.head_size, num_blocks=num_blocks, block_size=self.block_size, max_tokens=model.max_model_len,
-                scale=impl.scale, softcap=float(impl.logits_soft_cap), min_tokens=NEVER if s.mode == "exact" else s.min_kv,
-                top_k=s.top_k, beta=s.beta, refine=s.refine, sink=s.sink, local=s.local, tail=bool(s.tail), gate=s.gate,
-                prompt_mass=s.prompt_mass if s.prompt == "sparse" else 1.0, prompt_min=s.prompt_min,
-                profile=s.profile, rope=rope_of(model) if s.profile else "",
-            )  # fmt: skip
+            self.attention = self.make(num_blocks)
             if not self.attention.openmp:
                 logger.warning("seine: no OpenMP is loaded for the whole process: Seine runs on threads of its own")
         return self.attention
@@ -78,7 +82,7 @@ class Shape:
     def layer(self, name, kv_cache):
         num_blocks, heads, size, width = kv_cache.shape
         if not kv_cache.is_contiguous():
-            raise ValueError(f"seine: the cache of {name} is not dense, of strides {kv_cache.stride()}")
+            raise ValueError(f"seine: the cache of {name} is not dense, of strides {kv_cache.stride()}; VLLM_PLUGINS= serves it")
         rows = kv_cache.view(num_blocks, size, heads, width)  # the same memory, in another order
         return self.attention_of(num_blocks).layer(self.numbers[name], rows)
 
@@ -178,6 +182,7 @@ def choose_layers(vllm_config, layer_names, block_size):
         else:
             why = why_not(layer, vllm_config.model_config, block_size)
         if why is not None:
+            layer.impl.shape = None
             left.setdefault(why, []).append(name)
             continue
         impl = layer.impl
@@ -185,6 +190,11 @@ def choose_layers(vllm_config, layer_names, block_size):
         shape = shapes.setdefault(key, Shape(vllm_config, impl, block_size, {}))
         shape.numbers[name] = len(shape.numbers)
         impl.shape, impl.seine = shape, None
+    for shape in shapes.values():
+        try:
+            shape.make(num_blocks=1)  # what does not fit is said now, and not with the first prompt
+        except (ValueError, _native.NativeError) as error:
+            raise ValueError(f"seine: {error}; VLLM_PLUGINS= starts vLLM without Seine") from error
     served = sum(len(shape.numbers) for shape in shapes.values())
     if served:
         logger.info_once("seine: %d layers attend through Seine", served)

@@ -54,6 +54,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--gemma", type=Path, help="folder of a Gemma 3 of random weights, which is served in its place: three of its layers slide")
+    parser.add_argument("--ngram", action="store_true", help="tokens are guessed from the text, three at a time (speculative decoding)")
     parser.add_argument("--dtype", choices=sorted(TIE), default="float32")
     parser.add_argument("--schedules", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
@@ -62,8 +63,12 @@ def main():
     make_model(args.model)
     if args.gemma:
         make_gemma(args.gemma, args.model)
-    engine = Engine(args.gemma or args.model, dtype=args.dtype, max_num_seqs=6, max_num_batched_tokens=256, max_model_len=4096,
-                    num_gpu_blocks_override=BLOCKS + (GEMMA_BLOCKS if args.gemma else 0), enable_chunked_prefill=True)  # fmt: skip
+    guesses = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    engine = Engine(
+        args.gemma or args.model, dtype=args.dtype, max_num_seqs=6, max_num_batched_tokens=256, max_model_len=4096,
+        num_gpu_blocks_override=BLOCKS + (GEMMA_BLOCKS if args.gemma else 0), enable_chunked_prefill=True,
+        speculative_config=guesses if args.ngram else None,
+    )  # fmt: skip
     wrong, ties, compared, began = [], 0, 0, time.monotonic()
 
     def compare(name, plain, ours):
