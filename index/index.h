@@ -227,6 +227,11 @@ class Index {
   // seen (a layer samples those that had something to search, query_window.h).
   virtual absl::StatusOr<ComparisonReport> CompareExact(absl::Span<const SequenceHandle> handles,
                                                         const ComparisonParams& params) const = 0;
+
+  // Asks the latest step that a layer keeps once more, as the index searches by default, and says what each set found
+  // of what is held now, and where the exact attention lies. Nothing is counted or learnt from it. Heads that are
+  // dense have no set. INVALID_ARGUMENT; FAILED_PRECONDITION: kv_store keeps no keys, or no query was seen.
+  virtual absl::StatusOr<StepInfo> DescribeStep(const SequenceHandle& handle, int layer) const = 0;
 };
 
 }  // namespace seine

@@ -118,6 +118,23 @@ struct ComparisonReport {
   int64_t dropped = 0;                // items whose layer changed, or sequence went, while they were compared
 };
 
+// What one set of the latest step that a layer keeps finds, asked again (Index::DescribeStep).
+struct StepSet {
+  int kv_head = 0;
+  int q_head = 0;  // the first that shares the set
+  std::vector<int32_t> positions;
+  std::vector<float> weights;  // beside them, shares of the exact softmax
+  // Shares of it that lie before the zone, after it, on what was found, and on the zone's other keys: 1 together.
+  double sink = 0, local = 0, found = 0, tail = 0;
+  double recall = 0;
+};
+
+struct StepInfo {
+  int64_t position = 0;    // that the step asked from
+  int64_t num_tokens = 0;  // held now
+  std::vector<StepSet> sets;
+};
+
 }  // namespace seine
 
 #endif  // SEINE_INDEX_REPORTS_H_

@@ -55,9 +55,15 @@ std::shared_ptr<const Profile> InLayout(std::shared_ptr<const Profile> profile, 
   if (Alike(from, rope)) return profile;
   Profile brought = *profile;
   if (from.half() != rope.half()) {
-    Rope own = from;
-    own.style = rope.style, own.rotary_dim = rope.rotary_dim;
-    brought.rope_json = RopeJson(own);
+    const auto moved = [&rope](Rope own) {
+      own.style = rope.style, own.rotary_dim = rope.rotary_dim;
+      return own;
+    };
+    brought.rope_json = RopeJson(moved(from));
+    auto others = ParseLayerRopes(profile->layer_ropes_json, profile->head_dim, profile->rope_style, /*length=*/1);
+    assert(others.ok());  // as above
+    for (auto& [layer, own] : *others) own = own.turns() ? moved(own) : own;
+    brought.layer_ropes_json = LayerRopesJson(*others);
   }
   brought.rope_style = rope.style;
   for (LayerProfile& layer : brought.layers) {

@@ -225,7 +225,8 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   const bool table = type == "table", none = type == "none";
   const double theta = table || none ? 0 : fields.Number("rope_theta", 1.000001);
   const double part = table || none ? 1 : fields.Number("partial_rotary_factor", 0, 1);
-  const int dim = none ? head_dim : RotaryDim(&fields, table, part, head_dim);
+  const bool whole = none || type == "proportional";  // whose pairs are of all the head
+  const int dim = whole ? head_dim : RotaryDim(&fields, table, part, head_dim);
   if (type == "table") {
     rope.inv_freq = fields.Table("inv_freq", static_cast<size_t>(head_dim) / 2);
   } else if (type == "default") {
@@ -249,7 +250,7 @@ absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style
   }
   if (!fields.status().ok()) return fields.status();
   rope.inv_freq.resize(head_dim / 2);
-  if (dim < head_dim && type != "proportional") rope.rotary_dim = dim;
+  if (dim < head_dim) rope.rotary_dim = dim;
   if (std::any_of(rope.inv_freq.begin() + rope.half(), rope.inv_freq.end(), [](double w) { return w > 0; })) {
     return Wrong("inv_freq", "pairs behind rotary_dim do not turn");
   }

@@ -48,7 +48,7 @@ struct Rope {
 // yarn, llama3, proportional, each with its partial_rotary_factor. Ours besides: {"rope_type": "none"}, a layer that
 // does not turn, and {"rope_type": "table", "inv_freq": [...]}, any frequencies as they are, with rotary_dim where a
 // part of the head turns. INVALID_ARGUMENT names the field that is missing, wrong or not known (several axes).
-// Attention factors scale a head's logits as a whole and are left out.
+// Attention factors, which scale what turns, are left out: moments are of queries and keys as they were seen.
 absl::StatusOr<Rope> ParseRope(absl::string_view json, int head_dim, Rope::Style style, int64_t length);
 
 // `rope` for ParseRope, to the last bit; empty where it is not stated.

@@ -254,6 +254,7 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
     if (const std::string far = FarFolder(key, folder); !far.empty()) spdlog::warn("{}", far);
   }
   if (!core.metrics_address.empty()) spdlog::info("metrics: http://{}/metrics", core.metrics_address);
+  if (config.server.metrics_page) spdlog::info("page: http://{}/page/", core.metrics_address);
   if (core.channels.path().empty()) spdlog::info("{}", core.channels.why_not());
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
   WarnOfProfiles(*core.options.profiles);

@@ -33,6 +33,7 @@
 #include "service/families/sequence_families.h"
 #include "service/metrics/collector.h"
 #include "service/metrics/http_listener.h"
+#include "service/page/page.h"
 #include "service/services.h"
 #include "service/snapshots/exit_snapshots.h"
 #include "service/snapshots/files/exit_files.h"
@@ -62,7 +63,7 @@ class ServerImpl final : public Server {
   ~ServerImpl() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const ServerOptions& options) {
-    if (auto s = ServeHttp(options.metrics_listen); !s.ok()) return s;
+    if (auto s = ServeHttp(options); !s.ok()) return s;
     auto address = ParseAddress(options.listen);
     if (!address.ok()) return address.status();
     if (auto s = Guard(options, *address); !s.ok()) return s;
@@ -128,6 +129,7 @@ class ServerImpl final : public Server {
       core_.connections.CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
+    page_.Close();
     std::thread http;
     if (http_ != nullptr) http = std::thread([this] { http_ = nullptr; });  // it may wait for a client of its own
     channels_.Stop();
@@ -143,9 +145,11 @@ class ServerImpl final : public Server {
 
  private:
   // Before the indexes are made, so that probes hear why calls are not served yet.
-  absl::Status ServeHttp(const std::string& address) {
-    if (address.empty()) return absl::OkStatus();
-    auto http = HttpListener::Open(address, {[this] { return collector_.Text(); }, [this] { return WhyNotReady(); }});
+  absl::Status ServeHttp(const ServerOptions& options) {
+    if (options.metrics_listen.empty()) return absl::OkStatus();
+    HttpListener::Answers answers{[this] { return collector_.Text(); }, [this] { return WhyNotReady(); }};
+    if (options.metrics_page) answers.page = [this](const HttpRequest& asked) { return page_.Answer(asked); };
+    auto http = HttpListener::Open(options.metrics_listen, std::move(answers));
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     core_.metrics_address = http_->address();
@@ -243,6 +247,9 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<bool> started_{false};
   const Collector collector_{core_};
+  Page page_{[this]() -> std::shared_ptr<grpc::Channel> {
+    return started_ ? grpc_->InProcessChannel(grpc::ChannelArguments()) : nullptr;
+  }};
   std::unique_ptr<HttpListener> http_;  // ends first: it tells of the rest
 };
 

@@ -17,6 +17,7 @@ namespace seine {
 struct ServerOptions {
   std::string listen;          // an address (address.h)
   std::string metrics_listen;  // as ParseHttpAddress returns it (http_address.h); empty: no HTTP
+  bool metrics_page = false;   // HTTP serves the page besides (page/page.h)
   bool polling = false;        // services.h
   bool draining = false;       // it takes no new families, as after SetDraining
   CoreOptions core;

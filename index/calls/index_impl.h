@@ -10,6 +10,7 @@
 
 #include "index/calls/checks.h"
 #include "index/calls/compare_exact.h"
+#include "index/calls/describe_step.h"
 #include "index/calls/measure.h"
 #include "index/calls/sequences.h"
 #include "index/context.h"
@@ -98,6 +99,9 @@ class IndexImpl : public Index {
   }
   absl::StatusOr<RestoreInfo> RestoreHeld(const RestoreParams& restore) override {
     return sequences_.RestoreHeld(restore);
+  }
+  absl::StatusOr<StepInfo> DescribeStep(const SequenceHandle& handle, int layer) const override {
+    return DescribeLatestStep(context_, checks_, sequences_, &reencoder_, handle, layer);
   }
   absl::StatusOr<HeadInfo> DescribeHead(const SequenceHandle& handle, int layer, int kv_head) const override;
 

@@ -18,7 +18,6 @@ namespace seine {
 
 namespace {
 
-constexpr int kMaxLayers = 4096;
 constexpr int kMaxKvHeads = 1024;
 constexpr int kMaxZoneTokens = 1 << 24;
 constexpr int kMaxCentreTokens = 2048;
@@ -107,10 +106,12 @@ absl::Status CheckProfileRope(const Profile& profile, const Geometry& g) {
     const auto turned = [](const Rope& of) {
       return std::count_if(of.inv_freq.begin(), of.inv_freq.end(), [](double w) { return w > 0; });
     };
-    if (turned(own) != turned(given)) {
+    const bool alike = std::equal(own.inv_freq.begin(), own.inv_freq.end(), given.inv_freq.begin(),
+                                  given.inv_freq.end(), [](double a, double b) { return (a > 0) == (b > 0); });
+    if (!alike) {
       return WrongField("geometry", given.turns() && own.turns() ? "rope" : "layer_ropes", "layer ", layer, " turns ",
                         turned(given), " of ", g.head_dim / 2, " pairs of coordinates, and the profile's turns ",
-                        turned(own));
+                        turned(own), turned(own) == turned(given) ? " others" : "");
     }
     const bool halved = own.style == Rope::Style::kHalfSplit && given.style == Rope::Style::kHalfSplit;
     if (own.turns() && halved && own.half() != given.half()) {

@@ -31,6 +31,8 @@ struct Profile;
 // nodes, snapshots.
 inline constexpr size_t kMaxNameLength = 128;
 
+inline constexpr int kMaxLayers = 4096;  // of an index
+
 struct Geometry {
   int num_layers = 1;
   int num_q_heads = 1;  // a multiple of num_kv_heads

@@ -50,12 +50,15 @@ Compared ReadLogits(const QualitySample& sample, const QualitySample::Head& head
 
 }  // namespace
 
-Compared Compare(const QualitySample& sample, const std::function<void()>& rest, std::vector<HeadQuality>* heads) try {
+Compared Compare(const QualitySample& sample, const std::function<void()>& rest, std::vector<HeadQuality>* heads,
+                 bool with_weights) try {
   heads->clear();
   std::vector<float> logits;
   for (const QualitySample::Head& head : sample.heads) {
     if (const Compared read = ReadLogits(sample, head, rest, &logits); read != Compared::kDone) return read;
-    heads->push_back({head.kv_head, Judge(head, sample.params, sample.context->config.geometry.group(), logits)});
+    const int group = sample.context->config.geometry.group();
+    heads->push_back({head.kv_head, Judge(head, sample.params, group, logits), {}});
+    if (with_weights) heads->back().weights = Weigh(head, sample.params, group, logits);
     rest();
   }
   return Compared::kDone;

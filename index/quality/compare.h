@@ -22,12 +22,14 @@ enum class Compared : uint8_t {
 struct HeadQuality {
   int kv_head = 0;
   std::vector<SetQuality> sets;
+  std::vector<SetWeights> weights;  // beside sets, where they are asked for
 };
 
 // Judges each head that the sample has. A slice is some thousand rows of one head, read under the layer's lock in some
 // 50 us, so that no append waits longer; `rest` is called between slices, without the lock. The context and the
 // backend outlive the call. Whatever is not kDone leaves nothing to rely on in `heads`.
-Compared Compare(const QualitySample& sample, const std::function<void()>& rest, std::vector<HeadQuality>* heads);
+Compared Compare(const QualitySample& sample, const std::function<void()>& rest, std::vector<HeadQuality>* heads,
+                 bool with_weights = false);
 
 }  // namespace seine
 

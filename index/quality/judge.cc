@@ -21,6 +21,21 @@ struct Sharers {
   std::vector<double> full;          // log-sum-exps over all that is held
 };
 
+// Those of each set of a head.
+std::vector<Sharers> SharersOf(const QualitySample::Head& head, const SearchParams& params, int group,
+                               const std::vector<float>& logits) {
+  std::vector<Sharers> sets;
+  const int shared_by = params.scope == Scope::kPerKvHead ? group : 1;
+  for (int first = 0; first < group; first += shared_by) {
+    Sharers& sharers = sets.emplace_back();
+    for (int g = first; g < first + shared_by; ++g) {
+      sharers.logits.push_back(logits.data() + g * head.size);
+      sharers.full.push_back(LogSumExp(sharers.logits.back(), head.size));
+    }
+  }
+  return sets;
+}
+
 // One score a key of the zone, by which the set is chosen.
 std::vector<float> Combined(const QualitySample::Head& head, const SearchParams& params, const Sharers& sharers) {
   const auto n = static_cast<size_t>(head.zone_keys);
@@ -126,13 +141,7 @@ double LogSumExp(const float* x, int64_t n) {
 std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParams& params, int group,
                               const std::vector<float>& logits) {
   std::vector<SetQuality> sets;
-  const int shared_by = params.scope == Scope::kPerKvHead ? group : 1;
-  for (int first = 0; first < group; first += shared_by) {
-    Sharers sharers;
-    for (int g = first; g < first + shared_by; ++g) {
-      sharers.logits.push_back(logits.data() + g * head.size);
-      sharers.full.push_back(LogSumExp(sharers.logits.back(), head.size));
-    }
+  for (const Sharers& sharers : SharersOf(head, params, group, logits)) {
     const std::vector<int32_t>& found = head.found[sets.size()];
     const std::vector<uint32_t> exact = ExactSet(head, params, sharers);
     SetQuality& set = sets.emplace_back();
@@ -140,6 +149,26 @@ std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParam
     set.attention_mass = MassOf(head, sharers, found);
     set.lost = LostOf(head, sharers, exact, found);
     if (head.noise > 0) set.predicted_recall = PredictedRecall(head, params, sharers.logits, exact);
+  }
+  return sets;
+}
+
+std::vector<SetWeights> Weigh(const QualitySample::Head& head, const SearchParams& params, int group,
+                              const std::vector<float>& logits) {
+  std::vector<SetWeights> sets;
+  for (const Sharers& sharers : SharersOf(head, params, group, logits)) {
+    const auto mean = [&](int64_t place) {
+      double sum = 0;
+      for (size_t g = 0; g < sharers.logits.size(); ++g) {
+        sum += std::exp(static_cast<double>(sharers.logits[g][place]) - sharers.full[g]);
+      }
+      return sum / static_cast<double>(sharers.logits.size());
+    };
+    const std::vector<int32_t>& found = head.found[sets.size()];
+    SetWeights& set = sets.emplace_back();
+    for (int64_t place = 0; place < head.zone_begin; ++place) set.sink += mean(place);
+    for (int64_t place = head.zone_begin + head.zone_keys; place < head.size; ++place) set.local += mean(place);
+    for (const int32_t place : found) set.found.push_back(static_cast<float>(mean(place)));
   }
   return sets;
 }

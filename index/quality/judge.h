@@ -29,11 +29,20 @@ struct SetQuality {
   std::optional<double> predicted_recall;  // absent where the codec predicts none
 };
 
+// Shares of a query head's exact softmax over all tokens held, means over those that share the set.
+struct SetWeights {
+  double sink = 0, local = 0;  // tokens before the zone, and after it
+  std::vector<float> found;    // beside QualitySample::Head::found
+};
+
 // log sum e^x over x[0, n), n >= 1.
 double LogSumExp(const float* x, int64_t n);
 
 // `logits` [group][head.size], scaled; `group`: query heads of the KV head. One SetQuality a set found. std::bad_alloc.
 std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParams& params, int group,
+                              const std::vector<float>& logits);
+// The same arguments: where the attention of each set's query heads lies.
+std::vector<SetWeights> Weigh(const QualitySample::Head& head, const SearchParams& params, int group,
                               const std::vector<float>& logits);
 
 }  // namespace seine

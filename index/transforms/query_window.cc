@@ -69,6 +69,17 @@ std::vector<float> QueryWindow::Step(int step) const {
   return out;
 }
 
+std::pair<std::vector<float>, int64_t> QueryWindow::Latest() const {
+  std::pair<std::vector<float>, int64_t> latest = {{}, -1};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (positions_.empty()) return latest;
+  const auto step = static_cast<int64_t>((next_ + positions_.size() - 1) % positions_.size());
+  const uint16_t* const from = chunks_[step / kChunk].rows.get() + step % kChunk * row_;
+  std::transform(from, from + row_, std::back_inserter(latest.first), FromBFloat16);
+  latest.second = positions_[step];
+  return latest;
+}
+
 bool QueryWindow::MayRefit() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return steps_.load(std::memory_order_relaxed) >= 2 * refitted_at_;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "index/memory/memory.h"
@@ -46,6 +47,8 @@ class QueryWindow {
   SeenQueries Seen() const;
   int held() const;
   std::vector<float> Step(int step) const;
+  // The step that was kept last, and its position; nothing, and -1: there is none.
+  std::pair<std::vector<float>, int64_t> Latest() const;
 
   // Codes may be made for the queries seen at most once each time that their number has doubled, however these change.
   bool MayRefit() const;

@@ -35,6 +35,7 @@
   CALL(AdminService, DescribeHead, kLight, kReader, false) \
   CALL(AdminService, MeasureProfile, kHeavy, kReader, false) \
   CALL(AdminService, CompareExact, kHeavy, kReader, false) \
+  CALL(AdminService, DescribeStep, kHeavy, kReader, false) \
   CALL(AdminService, SetFamilyState, kHeavy, kAdmin, true) /* waits for changes that have begun */ \
   CALL(AdminService, ListFamilyStates, kHeavy, kReader, false) \
   CALL(AdminService, SetDraining, kLight, kAdmin, true) \

@@ -284,6 +284,9 @@ absl::Status Resolve(ServerConfig* config) {
   if (!core.count && !config->server.metrics_listen.empty()) {
     return Wrong("metrics.listen: there is nothing to serve, for metrics.count is off");
   }
+  if (config->server.metrics_page && config->server.metrics_listen.empty()) {
+    return Wrong("metrics.page: there is nowhere to serve it; set metrics.listen");
+  }
   if (!core.count && core.quality.sample > 0) {
     return Wrong("quality.sample: nothing would count what is found, for metrics.count is off");
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "service/config/optional_text.h"
 #include "service/metrics/http_address.h"
@@ -25,6 +26,17 @@ Setting MetricsListen() {
       set, [](const ServerConfig& config) { return OffIfEmpty(config.server.metrics_listen); }};
 }
 
+Setting MetricsPage() {
+  auto set = [](const std::string& text, ServerConfig* config) {
+    if (absl::SimpleAtob(text, &config->server.metrics_page)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is neither true nor false"));
+  };
+  return {"metrics.page", "",
+          "Serve a page for browsers at /page/ of metrics.listen: indexes, sequences and what their heads find. Calls "
+          "that need credentials need them there too; others show it to every user of the machine.",
+          set, [](const ServerConfig& config) { return config.server.metrics_page ? "true" : "false"; }};
+}
+
 Setting MetricsCount() {
   auto set = [](const std::string& text, ServerConfig* config) {
     if (text != "on" && text != "off")
@@ -39,6 +51,6 @@ Setting MetricsCount() {
 
 }  // namespace
 
-std::vector<Setting> MetricsSettings() { return {MetricsListen(), MetricsCount()}; }
+std::vector<Setting> MetricsSettings() { return {MetricsListen(), MetricsPage(), MetricsCount()}; }
 
 }  // namespace seine

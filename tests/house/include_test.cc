@@ -39,7 +39,7 @@ const std::vector<Rule>& Rules() {
         "kernels/ops/query/search.h"}},
       {"service/metrics/",
        {"std", "absl", "libmicrohttpd", "prometheus", "profile", "index", "service"},
-       {"kernels/backend.h", "kernels/ops/query/search.h"}},
+       {"kernels/backend.h", "kernels/thread_name.h", "kernels/ops/query/search.h"}},
       {"service/",
        {"std", "absl", "grpc", "protobuf", "proto", "spdlog", "yaml-cpp", "CLI", "nlohmann", "openssl", "profile",
         "index", "service"},

@@ -5,7 +5,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
-# Files of the tree by pattern: those that git knows or would know, or, in an unpacked archive, all but build/.
+# Files of the tree by pattern: those that git knows or would know, or, without git, all but build/ and .git/.
 tree_files() {
   if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     git ls-files --cached --others --exclude-standard -- "$@" | while IFS= read -r file; do
@@ -14,7 +14,7 @@ tree_files() {
   else
     local names=() pattern
     for pattern in "$@"; do names+=(-o -path "./$pattern"); done
-    find . -path ./build -prune -o -type f \( "${names[@]:1}" \) -print | sed 's|^\./||'
+    find . \( -path ./build -o -path ./.git \) -prune -o -type f \( "${names[@]:1}" \) -print | sed 's|^\./||'
   fi
 }
 

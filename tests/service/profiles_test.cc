@@ -285,7 +285,11 @@ TEST_P(ProfilesTest, EveryWrongSettingIsNamedAndMakesNoIndex) {
          for (int i = 0; i < kDim / 2; ++i) r->add_inv_freq(1);
          r->set_rotary_dim(32);
        })},
-      {bad, "geometry.layer_ropes", "layer 2: the model has 2 layers", others({2}, R"({"rope_type": "none"})")},
+      {bad, "geometry.layer_ropes[0].layers", "layer 2 is not in [0, 2)", others({2}, R"({"rope_type": "none"})")},
+      {bad, "geometry.layer_ropes[0].layers", "layer -1 is not in [0, 2)", others({-1}, R"({"rope_type": "none"})")},
+      {bad, "geometry.rope.inv_freq", "more than a head has", rope([](v1::Rope* r) {
+         for (int i = 0; i < 100'000; ++i) r->add_inv_freq(1);
+       })},
       {bad, "geometry.layer_ropes[0].rope.config_json", "rope_theta: is missing", others({0}, "{}")},
       {bad, "geometry.layer_ropes[0].layers", "layer 0 is stated twice", others({0, 0}, R"({"rope_type": "none"})")},
       {bad, "geometry.layer_ropes", "layer 0 turns 0 of", others({0}, R"({"rope_type": "none"})")},

@@ -67,10 +67,14 @@ TEST_F(SettingsTest, MetricsAreServedOnLoopbackAlone) {
   const Ended none = Seined("--check-config --metrics-listen 127.0.0.1:9464 --metrics-count off");
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_EQ(none.err, "seined: metrics.listen: there is nothing to serve, for metrics.count is off\n");
+  EXPECT_EQ(Seined("--check-config --metrics-page").err,
+            "seined: metrics.page: there is nowhere to serve it; set metrics.listen\n");
+  ExpectRefused("metrics: {page: maybe}\n", ": metrics.page: 'maybe' is neither true nor false");
   std::ofstream(File()) << "metrics: {listen: \"localhost:9464\", count: on}\n";
   const Ended right = Seined("--check-config --config " + File());
   EXPECT_EQ(right.exit_code, 0) << right.err;
-  EXPECT_NE(right.out.find("metrics:\n  listen: 127.0.0.1:9464\n  count: on\n"), std::string::npos) << right.out;
+  EXPECT_NE(right.out.find("metrics:\n  listen: 127.0.0.1:9464\n  page: false\n  count: on\n"), std::string::npos)
+      << right.out;
 }
 
 TEST_F(SettingsTest, WhatIsNoRegularFileIsRefused) {

@@ -164,7 +164,7 @@ def index_spec(
         eviction["keep"] = keep_of(eviction.get("keep"), "eviction.keep")
         if eviction.get("filters") is not None:
             eviction["filters"] = np.asarray(eviction["filters"], np.float32)
-    turns = {"rope": rope, "layer_ropes": list(layer_ropes or ())}
+    turns = {"rope": rope, "layer_ropes": list(layer_ropes) if layer_ropes else None}
     return {"name": name, "geometry": {**shape, "dtype": dtype_word(dtype, "dtype"), **turns}, **settings}
 
 
@@ -175,6 +175,12 @@ def differences(asked: Mapping[str, Any], have: Mapping[str, Any], path: str = "
         at, is_now = f"{path}{name}", have.get(name)
         if isinstance(want, Mapping) and isinstance(is_now, Mapping):
             yield from differences(want, is_now, f"{at}.")
+        elif isinstance(want, list) and want and isinstance(want[0], Mapping):
+            if len(is_now or ()) != len(want):
+                yield f"{at} is of {len(is_now or ())} parts, not {len(want)}"
+            else:
+                for i, (one, now) in enumerate(zip(want, is_now)):
+                    yield from differences(one, now, f"{at}[{i}].")
         elif want is None or np.ndim(want) == 0 and want in ("", 0) or np.size(want) == 0:
             if name in ("eviction", "subspace") and is_now is not None:
                 yield f"{at} is stated, and now is not"

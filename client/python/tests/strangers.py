@@ -3,7 +3,7 @@
     python3 client/python/tests/strangers.py [WAY...]      llama.cpp, hugging-face, server; all without
 
 is called in a folder that holds README.md, proto/, docs/examples and build/wheel/*.whl, which the first of README's lines has
-made. What a stranger brings is made first: an environment of Python, a model, and for llama.cpp its server. `./dev wheel
+made. What a stranger brings is made first: a model, and for llama.cpp its server. `./dev wheel
 strangers` makes the root and calls it. Needs PyPI. Standard library only."""
 
 import json
@@ -58,7 +58,7 @@ def ways():
 
 
 class Stranger:
-    """A shell in a copy of the tree, with an environment of Python of its own."""
+    """A shell in a copy of the tree, with nothing of Python but the system's."""
 
     def __init__(self, folder, way):
         self.way, self.tree, self.begin = way, Path(folder) / "seine", time.monotonic()
@@ -67,12 +67,11 @@ class Stranger:
             (self.tree / name).symlink_to(ROOT / name)
         (self.tree / "build").mkdir()
         (self.tree / "build/wheel").symlink_to(ROOT / "build/wheel")
-        bin_folder = Path(folder) / "venv/bin"
+        self.bin = Path(folder) / "bin"  # of programs that a stranger brings
+        self.bin.mkdir()
         kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "PIP_INDEX_URL", "PIP_CONFIG_FILE")}
-        self.environment = {**kept, "PATH": f"{bin_folder}:/usr/bin:/bin", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
-        self.bin = bin_folder
+        self.environment = {**kept, "PATH": f"{self.bin}:/usr/bin:/bin", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_QUIET": "1"}
         self.prepared = 0.0
-        self.prepare(sys.executable, "-m", "venv", bin_folder.parent)
 
     def run(self, *command, **more):
         done = subprocess.run(command, cwd=self.tree, env={**self.environment, **more}, capture_output=True, text=True, errors="replace")
@@ -95,10 +94,11 @@ class Stranger:
         return Path(self.prepare(other / "bin/python", "-c", GGUF)), other
 
     def install(self, lines):
-        for line in lines:
-            if line.startswith(MADE) or (FOR_HUGGING_FACE in line and self.way != "hugging-face"):
-                continue
-            self.run("bash", "-c", line)
+        """Runs lines in one shell; what it exports, such as an activated environment, later lines have too."""
+        typed = [line for line in lines if not line.startswith(MADE) and (FOR_HUGGING_FACE not in line or self.way == "hugging-face")]
+        exported = self.tree.parent / "exported"
+        self.run("bash", "-c", "\n".join(["set -e", *typed, f"env -0 > {exported}"]))
+        self.environment = dict(pair.split("=", 1) for pair in exported.read_text().split("\0") if pair)
 
     def started(self, line):
         """A program that a line of shell leaves running; what it says goes to a file."""
@@ -151,7 +151,7 @@ def llama_cpp(stranger, blocks):
 def hugging_face(stranger, blocks):
     gguf, other = stranger.gguf()
     stranger.prepare(other / "bin/pip", "install", "--no-deps", "--target", other / "readers", *GGUF_READERS)
-    stranger.prepare(stranger.bin / "python", "-c", FOLDER_OF_MODEL, gguf, PYTHONPATH=str(other / "readers"))
+    stranger.prepare("python", "-c", FOLDER_OF_MODEL, gguf, PYTHONPATH=str(other / "readers"))
     said = stranger.run("bash", "-c", f"python - <<'PYTHON'\n{blocks[0][1]}PYTHON")
     counted = re.search(r"[\d,]+ rows attended by Seine in [\d,]+ steps", said)
     if "In the beginning" not in said or not counted or counted[0].startswith("0 "):

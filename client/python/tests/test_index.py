@@ -300,6 +300,13 @@ def test_a_calibrated_profile_states_how_each_layer_turns(tmp_path):
     shape = {"num_layers": 3, "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 64, "profile": path, "threads": 1}
     with seine.Index(**shape, **stated) as index:
         assert index.spec["geometry"] == geometry
+    client = seine.Index(**shape).client
+    plain = {name: value for name, value in shape.items() if name not in ("profile", "threads")}
+    client.create_index("turning", **plain, **stated)
+    assert client.create_index("turning", exist_ok=True, **plain, **stated)["spec"]["geometry"]["layer_ropes"][0]["layers"] == [0, 2]
+    stated["layer_ropes"][0]["layers"] = [0]
+    with pytest.raises(SeineError, match=r"layer_ropes\[0\].layers is \[0, 2\], not \[0\]"):
+        client.create_index("turning", exist_ok=True, **plain, **stated)
     with pytest.raises(SeineError, match="layer 0 turns 16 of 32 pairs of coordinates, and the profile's turns 0"):
         seine.Index(**shape, rope=stated["rope"])
     with pytest.raises(ValueError, match="rope: must be one a layer, 3 as keys has, not 2"):

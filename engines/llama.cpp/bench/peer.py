@@ -7,9 +7,12 @@ Prints one JSON object. `./dev llama --peer-server` calls it. Standard library o
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
+import secrets
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -37,7 +40,7 @@ def parse_args(argv):
     )
     add = parser.add_argument
     add("--server", required=True, metavar="PATH|URL", help="the server")
-    add("--model", required=True, metavar="FILE", help="a GGUF, or what a server at a URL calls its model")
+    add("--model", required=True, metavar="FILE", help="a GGUF, or a model's name at a URL; another than it lists is its first")
     add("--prompts", required=True, metavar="FILE",
         help='JSON: {"steps": N, "prompts": [{"cells": N, "tokens": [...], "text": "..."}, ...]}')  # fmt: skip
     add("--threads", type=int, default=2, metavar="N", help="of a server that is started (default: %(default)s)")
@@ -130,26 +133,38 @@ def by_tokens(url, prompt, steps):
     }
 
 
-def by_text(url, model, number, prompt, steps):
-    """Times from here. A number before the text, so that no server has its first tokens in a cache."""
-    body = {"model": model, "prompt": f"{number}\n{prompt['text']}", "max_tokens": steps + 1, "temperature": 0,
+def served_model(url, model):
+    """`model` where the server lists it or lists none; else the first that it lists."""
+    try:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
+            names = [one["id"] for one in json.load(answer)["data"]]
+    except (urllib.error.HTTPError, ValueError, KeyError, TypeError):
+        names = []
+    return model if model in names or not names else names[0]
+
+
+def by_text(url, model, prompt, steps):
+    """Times from here. A number at random before the text, so that no server has its first tokens in a cache, not of an earlier run."""
+    body = {"model": model, "prompt": f"{secrets.token_hex(8)}\n{prompt['text']}", "max_tokens": steps + 1, "temperature": 0,
             "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}  # fmt: skip
-    begin, first, last, usage = time.monotonic(), None, None, {}
+    begin, first, last, pieces, usage = time.monotonic(), None, None, 0, {}
     with post(f"{url}/v1/completions", body) as answer:
         for line in answer:
             if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                 continue
             piece = json.loads(line[5:])
             usage = piece.get("usage") or usage
+            pieces += bool(piece.get("choices"))
             if any(choice.get("text") for choice in piece.get("choices", [])):
                 last = time.monotonic()
                 first = first or last
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     decoded = usage.get("completion_tokens") or 0
+    one_by_one = 1 < decoded <= pieces  # else the first piece may hold several tokens, whose time is not between pieces
     return {
         "prompt_tokens": usage.get("prompt_tokens"),
         "prompt_ms": (first - begin) * 1000 if first is not None and cached == 0 else None,
-        "ms": (last - first) * 1000 / (decoded - 1) if decoded > 1 and first is not None else None,
+        "ms": (last - first) * 1000 / (decoded - 1) if one_by_one and first is not None else None,
     }
 
 
@@ -161,10 +176,10 @@ def measure(args, asked):
         tokens = is_llama_server(url)
         if not tokens and not all(prompt.get("text") for prompt in prompts):
             raise Failure(f"{url} is asked by text, and these prompts have none")
-        rows = []
+        model, rows = None if tokens else served_model(url, args.model), []
         for i, prompt in enumerate(prompts):
             print(f"peer: {prompt['cells']} cells ({i + 1} of {len(prompts)})", file=sys.stderr)
-            one = by_tokens(url, prompt, steps) if tokens else by_text(url, args.model, i, prompt, steps)
+            one = by_tokens(url, prompt, steps) if tokens else by_text(url, model, prompt, steps)
             rows.append({"cells": prompt["cells"], **one})
     ours = {"threads": args.threads, "cache_type_k": args.ctk, "cache_type_v": args.ctv}
     of_peer = dict.fromkeys(ours) if is_url else ours  # of a server that was started by others nobody knows
@@ -175,9 +190,10 @@ def main(argv):
     args = parse_args(argv)
     with open(args.prompts, encoding="utf-8") as file:
         asked = json.load(file)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a server that was started is ended
     try:
         print(json.dumps(measure(args, asked)))
-    except Failure as failure:
+    except (Failure, OSError, ValueError, http.client.HTTPException, subprocess.TimeoutExpired) as failure:
         print(f"--peer-server: {failure}", file=sys.stderr)
         return 1
     return 0

@@ -39,8 +39,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
+        if self.path in self.server.answers:
+            return self.reply(200, json.dumps(self.server.answers[self.path](None)).encode())
         found = self.path in self.server.known
-        self.reply(200 if found else 404, b"{}" if found else b"no such page")
+        return self.reply(200 if found else 404, b"{}" if found else b"no such page")
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -136,7 +138,18 @@ class Peer(unittest.TestCase):
                 self.assertGreaterEqual(row["prompt_ms"], 50)
                 self.assertGreaterEqual(row["ms"], 20)
                 self.assertLess(row["ms"], 50 + row["prompt_ms"])
-            self.assertEqual([body["prompt"] for _, body in server.asked], ["0\nseven", "1\neleven"])
+            self.run_peer(url)
+            numbers, texts = zip(*(body["prompt"].split("\n") for _, body in server.asked))
+            self.assertEqual(texts, ("seven", "eleven") * 2)
+            self.assertEqual(len({number[:4] for number in numbers}), 4)  # no first block of tokens is another prompt's or run's
+            self.assertEqual({body["model"] for _, body in server.asked}, {"m.gguf"})
+
+    def test_a_model_is_asked_by_the_servers_name(self):
+        for listed, asked in ((["org/small", "other"], "org/small"), (["other", "m.gguf"], "m.gguf"), ([], "m.gguf")):
+            answers = {"/v1/completions": streamed({}), "/v1/models": lambda _, ids=listed: {"data": [{"id": name} for name in ids]}}
+            with serving(set(), answers) as (server, url):
+                self.run_peer(url)
+                self.assertEqual([body["model"] for _, body in server.asked], [asked] * 2)
 
     def test_openai_without_counts(self):
         with serving(set(), {"/v1/completions": streamed(None)}) as (_, url):
@@ -144,6 +157,9 @@ class Peer(unittest.TestCase):
             self.assertIsNone(row["ms"])  # a piece may hold several tokens
             self.assertIsNone(row["prompt_tokens"])
             self.assertGreaterEqual(row["prompt_ms"], 50)
+        several = lambda body: streamed({"completion_tokens": body["max_tokens"] + 2})(body)  # noqa: E731
+        with serving(set(), {"/v1/completions": several}) as (_, url):
+            self.assertIsNone(self.run_peer(url)["rows"][0]["ms"])
         cached = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
         with serving(set(), {"/v1/completions": streamed(cached)}) as (_, url):
             self.assertIsNone(self.run_peer(url)["rows"][0]["prompt_ms"])
@@ -162,12 +178,32 @@ class Peer(unittest.TestCase):
                 del os.environ["GGML_BACKEND_PATH"]
             self.assertIn("ended with 1: started otherwise than asked", errors)
 
+    def test_a_peer_that_is_ended_ends_its_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program, said, prompts = (Path(folder) / name for name in ("llama-server", "pid", "prompts"))
+            program.write_text(f"#!/bin/sh\n[ $1 != --help ] || exit 0\necho $$ > {said}.new; mv {said}.new {said}; exec sleep 300\n")
+            program.chmod(0o755)
+            prompts.write_text(json.dumps({"steps": STEPS, "prompts": PROMPTS}))
+            peer = subprocess.Popen([sys.executable, str(PEER), "--server", str(program), "--model", "m", "--prompts", str(prompts)])
+            while not said.exists():
+                self.assertIsNone(peer.poll())
+                time.sleep(0.02)
+            peer.terminate()
+            self.assertEqual(peer.wait(timeout=60), 143)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(said.read_text()), 0)
+
     def test_failures_are_one_line(self):
         errors = self.run_peer("/no/such/server", good=1)
         self.assertEqual(errors, "--peer-server: /no/such/server: No such file or directory\n")
         self.assertIn("Connection refused", self.run_peer("http://127.0.0.1:9", good=1))
         with serving(set(), {}) as (_, url):
             self.assertIn("/v1/completions: 404 no such call", self.run_peer(url, good=1))
+        broken_off = lambda _: [b"{\"choices\": [{\"te"]  # noqa: E731
+        with serving(set(), {"/v1/completions": broken_off}) as (_, url):
+            self.assertRegex(self.run_peer(url, good=1), r"^peer: .*\n--peer-server: .*\n$")
+        with serving({"/props"}, {"/completion": broken_off}) as (_, url):
+            self.assertRegex(self.run_peer(url, good=1), r"^peer: .*\n--peer-server: .*\n$")
 
 
 if __name__ == "__main__":

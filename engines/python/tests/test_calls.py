@@ -53,6 +53,7 @@ def everything(connection):
         ("Score", {**at, "scorer": "knorm"}),
         ("Diagnose", {**at, "scorers": ["knorm", "keydiff"]}),
         ("Evict", {**at, "scorer": "knorm", "budget": 300, "dry_run": True}),
+        ("DescribeStep", at),
         ("GetBasis", at),
         ("Reconstruct", {**at, "kv_head": 0, "begin": 0, "end": 90}),
         ("DescribeHead", {**at, "kv_head": 1}),

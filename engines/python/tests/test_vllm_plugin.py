@@ -3,7 +3,9 @@
 import dataclasses
 import importlib
 import logging
+import os
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -123,6 +125,55 @@ def test_no_cpu_no_backend_and_wrong_settings_are_one_warning_each(vllm, caplog,
 def test_settings_out_of_range_are_named(name, text, message):
     with pytest.raises(ValueError, match=message):
         Settings.of({name: text})
+
+
+def test_the_log_has_counts_in_workers_and_at_their_end(tmp_path):
+    """As vLLM has it: in a process of multiprocessing, which runs no atexit."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("")
+    (tmp_path / "vllm" / "logger.py").write_text("import logging\ndef init_logger(name):\n    return logging.getLogger(name)\n")
+    (tmp_path / "worker.py").write_text(WORKER)
+    path = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "worker.py")], capture_output=True, text=True, timeout=30,
+        env={**os.environ, "PYTHONPATH": path, "SEINE_LOG_EVERY": "0.2"},
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if "seine: " in line]
+    assert len(lines) == 3, done.stderr
+    assert "the gate: l.1 attends exactly from now on, for its codes lose 0.200 of attention" in lines[0]
+    assert "answers: 8 by codes, 2 exact (short), 0 exact (gate), 6 declined" in lines[1] and "declined 6: a reason" in lines[1]
+    assert "answers: 10 by codes" in lines[2]
+
+
+WORKER = """
+import logging, multiprocessing, time
+
+def work():
+    logging.basicConfig(level=logging.INFO)
+    from seine_vllm.report import Report
+    class Layer:
+        coded = 4
+        def __init__(self, lost): self.lost = lost
+        def counts(self):
+            numbers = dict.fromkeys(("gated", "prompt_tokens", "prompt_runs_seen", "prompt_runs_taken", "encoded_keys",
+                                     "changed_windows", "found_windows", "decode_us", "prompt_us", "encode_us", "bytes", "gate_checks", "gate_lost"), 0)
+            return {**numbers, "coded": self.coded, "exact": 1, "declined": {"a reason": 3}, "gate_exact": self.lost > 0,
+                    "gate_lost_then": self.lost}
+    class Impl:
+        def __init__(self, lost): self.seine = Layer(lost)
+    global impls  # as vLLM holds its layers
+    report, impls = Report(), [Impl(0.0), Impl(0.2)]
+    for number, impl in enumerate(impls):
+        report.add(f"l.{number}", impl)
+        report.start()
+    time.sleep(0.7)  # a line comes once, for nothing changes
+    Layer.coded = 5
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+"""
 
 
 def test_settings_are_read():

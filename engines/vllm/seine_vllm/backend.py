@@ -98,7 +98,6 @@ class Shape:
         if step is None:
             step = self.attention.step(metadata.query_start_loc, metadata.seq_lens, metadata.block_table)
             metadata.seine[self] = step
-            report.tick()
         return step
 
 
@@ -110,6 +109,7 @@ class SeineImpl(cpu_attn.CPUAttentionBackendImpl):
         if self.seine is None:
             self.seine = self.shape.layer(layer.layer_name, kv_cache)
             report.add(layer.layer_name, self)
+            report.start()
         return self.seine
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):

@@ -1,8 +1,9 @@
 """What became of the answers: lines in vLLM's log, now and then and at exit."""
 
-import atexit
+import threading
 import time
 import weakref
+from multiprocessing import util
 
 from vllm.logger import init_logger
 
@@ -12,18 +13,18 @@ logger = init_logger("vllm.seine")
 
 
 class Report:
-    """Sums the counts of all layers. One thread's."""
+    """Sums the counts of all layers."""
 
     def __init__(self):
-        self._impls, self._told_gate, self._last, self._next = {}, set(), None, None
-        atexit.register(self.close)
+        self._impls, self._told_gate, self._last, self._started = {}, set(), None, False
+        self._saying = threading.Lock()
 
     def add(self, name, impl):
         """A layer's counts from now on, while vLLM has the layer."""
         self._impls[name] = weakref.ref(impl)
 
     def _counts_of_layers(self):
-        for name, ref in self._impls.items():
+        for name, ref in list(self._impls.items()):
             impl = ref()
             if impl is not None and impl.seine is not None:
                 yield name, impl.seine.counts()
@@ -41,14 +42,24 @@ class Report:
                 total[key] = total.get(key, 0) + value
         return {**total, "declined": declined, "gate": gate}
 
-    def tick(self):
-        """A step has begun."""
+    def start(self):
+        """Lines come from now on."""
+        if self._started:
+            return
+        self._started = True
+        util.Finalize(None, self.say, exitpriority=0)  # processes of multiprocessing, as vLLM's workers are, run no atexit
         every = settings.of_process().log_every
-        now = time.monotonic()
-        if self._next is None:
-            self._next = now + every
-        if every and now >= self._next:
-            self._next = now + every
+        if every:
+            threading.Thread(target=self._say_again, args=(every,), name="seine-report", daemon=True).start()
+
+    def _say_again(self, every):
+        while True:
+            time.sleep(every)
+            self.say()
+
+    def say(self):
+        """A line, if anything has changed, and a warning for each layer that the gate has stopped."""
+        with self._saying:
             self._say()
 
     def _say(self):
@@ -61,9 +72,6 @@ class Report:
             return
         self._last = counts
         logger.info("seine: %s", line_of(counts))
-
-    def close(self):
-        self._say()
 
 
 def line_of(counts):

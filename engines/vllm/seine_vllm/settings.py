@@ -23,7 +23,7 @@ class Settings:
     prompt_min: int = 2048  # SEINE_PROMPT_MIN: tokens from which on sparse ones are
     prompt_mass: float = 0.96  # SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
     gate: float = 0.05  # SEINE_GATE: share of attention that a layer may lose before it attends exactly; 0: any
-    log_every: float = 10.0  # SEINE_LOG_EVERY: seconds from line to line of counts; 0: at exit alone
+    log_every: float = 10.0  # SEINE_LOG_EVERY: seconds from line to line of counts; 0: at an orderly end alone
 
     @classmethod
     def of(cls, environment):

@@ -51,8 +51,10 @@ absl::Status RopeFrom(const v1::Rope& wire, int head_dim, const std::string& fie
   if (auto s = FromWire(wire.style(), v1::RopeStyle_IsValid, field + ".style", &rope->style); !s.ok()) return s;
   if (wire.config_json().empty()) {
     if (wire.inv_freq().empty()) return FieldError("NOT_GIVEN", field, "give inv_freq or config_json");
+    if (wire.inv_freq_size() > kMaxHeadDim / 2)
+      return FieldError("BAD_ROPE", field + ".inv_freq", "more than a head has");
     rope->inv_freq.assign(wire.inv_freq().begin(), wire.inv_freq().end());
-    rope->rotary_dim = wire.rotary_dim();
+    rope->rotary_dim = wire.rotary_dim() == head_dim ? 0 : wire.rotary_dim();
     return absl::OkStatus();
   }
   if (!wire.inv_freq().empty()) return FieldError("CONFLICT", field, "give inv_freq or config_json, not both");
@@ -84,6 +86,9 @@ absl::Status GeometryFrom(const v1::Geometry& wire, absl::string_view prefix, Ge
     Rope rope;
     if (auto s = RopeFrom(group.rope(), wire.head_dim(), own + ".rope", &rope); !s.ok()) return s;
     for (const int layer : group.layers()) {
+      if (const int layers = std::min(wire.num_layers(), kMaxLayers); layer < 0 || layer >= layers) {
+        return FieldError("BAD_ROPE", own + ".layers", absl::StrCat("layer ", layer, " is not in [0, ", layers, ")"));
+      }
       if (geometry->layer_ropes.emplace(layer, rope).second) continue;
       return FieldError("CONFLICT", own + ".layers", absl::StrCat("layer ", layer, " is stated twice"));
     }

@@ -1,6 +1,9 @@
-// CompareExact: figures by layer and KV head, of the queries that a sequence was asked; what it refuses; that it ends.
+// CompareExact and DescribeStep: figures by layer and KV head, of the queries that a sequence was asked; what they
+// refuse; that the first ends.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numeric>
 #include <set>
 
 #include "kernels/stop.h"
@@ -123,6 +126,70 @@ TEST_F(CompareExactTest, RefusesWhatCannotBeCompared) {
   EXPECT_NE(wrong([](auto* p) { p->search.top_k = 0; }), "");
   LiveIndex without_keys(SmallConfig(KvStore::kNone));
   EXPECT_EQ(without_keys.index->CompareExact({}, params_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// Mean over the group of the softmax of a KV head's queries over all its stored keys, in float64.
+std::vector<double> ExactShares(const Index& index, const SequenceHandle& seq, int layer, int kv_head,
+                                const std::vector<float>& queries, int64_t tokens) {
+  const Geometry& g = index.config().geometry;
+  std::vector<int32_t> all(tokens);
+  std::iota(all.begin(), all.end(), 0);
+  std::string keys;
+  EXPECT_TRUE(index.Gather(seq, layer, kv_head, all, &keys, nullptr).ok());
+  const auto* const halves = reinterpret_cast<const uint16_t*>(keys.data());
+  std::vector<double> shares(tokens, 0.0);
+  for (int q = 0; q < g.group(); ++q) {
+    const float* const query = queries.data() + (int64_t{kv_head} * g.group() + q) * g.head_dim;
+    std::vector<double> weights(tokens);
+    double sum = 0;
+    for (int64_t t = 0; t < tokens; ++t) {
+      double dot = 0;
+      for (int d = 0; d < g.head_dim; ++d) dot += double{query[d]} * double{HalfToFloat(halves[t * g.head_dim + d])};
+      sum += weights[t] = std::exp(dot / std::sqrt(g.head_dim));
+    }
+    for (int64_t t = 0; t < tokens; ++t) shares[t] += weights[t] / sum / g.group();
+  }
+  return shares;
+}
+
+TEST_F(CompareExactTest, TheLatestStepIsDescribed) {
+  const SequenceHandle seq = live_.Filled(kFilled);
+  const auto code = [&](int layer) { return index().DescribeStep(seq, layer).status().code(); };
+  EXPECT_EQ(code(0), absl::StatusCode::kFailedPrecondition) << "nothing was asked";
+  EXPECT_EQ(code(2), absl::StatusCode::kInvalidArgument);
+  Ask(seq, 3);
+  const std::vector<float> queries = Rounded(2);
+  const SearchParams usual = index().config().search;
+  const ItemAnswer answer = index().Retrieve({{seq, 1, queries.data()}}, usual)->at(0);
+  const int64_t candidates = index().counts()->candidates();
+  const auto step = index().DescribeStep(seq, 1);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(index().counts()->candidates(), candidates) << "nothing is counted";
+  EXPECT_EQ(step->num_tokens, kFilled);
+  EXPECT_EQ(step->position, kFilled - 1);
+  ASSERT_EQ(step->sets.size(), 2u);
+  for (int h = 0; h < 2; ++h) {
+    const StepSet& set = step->sets[h];
+    EXPECT_EQ(set.kv_head, h);
+    EXPECT_EQ(set.q_head, 2 * h);
+    EXPECT_EQ(set.positions, answer.positions[h]);
+    const std::vector<double> shares = ExactShares(index(), seq, 1, h, queries, kFilled);
+    ASSERT_EQ(set.weights.size(), set.positions.size());
+    double found = 0;
+    for (size_t i = 0; i < set.weights.size(); ++i) {
+      EXPECT_NEAR(set.weights[i], shares[set.positions[i]], 1e-5);
+      found += shares[set.positions[i]];
+    }
+    EXPECT_NEAR(set.found, found, 1e-5);
+    EXPECT_NEAR(set.sink, std::accumulate(shares.begin(), shares.begin() + answer.dense_begin, 0.0), 1e-5);
+    EXPECT_NEAR(set.local, std::accumulate(shares.begin() + answer.dense_end, shares.end(), 0.0), 1e-5);
+    EXPECT_NEAR(set.sink + set.local + set.found + set.tail, 1, 1e-5);
+    EXPECT_GT(set.tail, .01);
+    EXPECT_GT(set.recall, .5);
+  }
+  LiveIndex without_keys(SmallConfig(KvStore::kNone));
+  EXPECT_EQ(without_keys.index->DescribeStep(without_keys.Filled(kFilled), 0).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(CompareExactTest, EndsWhereItIsStopped) {

@@ -212,6 +212,9 @@ class PairedTest : public TenantsTest {
       compare.set_index(handle.index());
       compare.set_sequence(handle.id());
       Do(*beta.admin, &v1::AdminService::Stub::CompareExact, compare);
+      v1::DescribeStepRequest step;
+      *step.mutable_handle() = handle;
+      Do(*beta.admin, &v1::AdminService::Stub::DescribeStep, step);
       v1::ScoreRequest score;
       *score.mutable_handle() = handle;
       Do(*beta.eviction, &v1::EvictionService::Stub::Score, score);

@@ -267,6 +267,18 @@ void Contract::AddAll() {
         [](const auto&, const auto& answer) { EXPECT_EQ(answer.query_tokens(), 1); });
     measured.legal["layer"] = Within(0, 0);                 // that was asked
     measured.legal["sequences.generation"] = Within(0, 1);  // the first of its index
+    v1::DescribeStepRequest step;
+    *step.mutable_handle() = Pristine("plain");
+    Rpc& described = Add<v1::DescribeStepRequest, v1::DescribeStepResponse>(
+        "DescribeStep", &DescribeStep, step, [](const auto&, const auto& answer) {
+          EXPECT_EQ(answer.num_tokens(), kHeld);
+          ASSERT_EQ(answer.sets_size(), kKvHeads);
+          for (const v1::StepSet& set : answer.sets()) {
+            EXPECT_NEAR(set.sink() + set.local() + set.found() + set.tail(), 1, 1e-6);
+          }
+        });
+    described.legal["layer"] = Within(0, 0);              // that was asked
+    described.legal["handle.generation"] = Within(0, 1);  // the first of its index
     v1::CompareExactRequest compare;
     compare.set_index("plain");
     compare.set_sequence(Pristine("plain").id());

@@ -33,6 +33,18 @@ TEST_P(ErrorsTest, AdminAndGather) {
   add_measure("without keys", StatusCode::FAILED_PRECONDITION, "sequences",
               [this](auto* r) { *r->mutable_sequences(0) = none_; });
   add_measure("nothing asked yet", StatusCode::FAILED_PRECONDITION, "sequences", [](auto*) {});
+  v1::DescribeStepRequest step;
+  *step.mutable_handle() = both_;
+  using Step = v1::DescribeStepRequest;
+  AddHandle<Admin, Step, v1::DescribeStepResponse>(*stubs_->admin, &Admin::DescribeStep, step, "handle",
+                                                   [](auto* r) { return r->mutable_handle(); });
+  const auto add_step = [&](const std::string& what, StatusCode code, const std::string& field, auto spoil) {
+    Add<Admin, Step, v1::DescribeStepResponse>(*stubs_->admin, &Admin::DescribeStep, step, what, code, field, spoil);
+  };
+  add_step("layer", StatusCode::INVALID_ARGUMENT, "layer", [](auto* r) { r->set_layer(2); });
+  add_step("without keys", StatusCode::FAILED_PRECONDITION, "handle.index",
+           [this](auto* r) { *r->mutable_handle() = none_; });
+  add_step("nothing asked yet", StatusCode::FAILED_PRECONDITION, "layer", [](auto*) {});
   v1::CompareExactRequest compare;
   compare.set_index(both_.index());
   const auto add_compare = [&](const std::string& what, StatusCode code, const std::string& field, auto spoil) {

@@ -20,10 +20,11 @@ int HttpConnect(const std::string& address) {
   return -1;
 }
 
-HttpAnswer Http(const std::string& address, const std::string& method, const std::string& path) {
+HttpAnswer Http(const std::string& address, const std::string& method, const std::string& path,
+                const std::string& headers) {
   const int fd = HttpConnect(address);
   if (fd < 0) return {};
-  const std::string request = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const std::string request = method + " " + path + " HTTP/1.1\r\n" + headers + "\r\n";
   std::string text;
   if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size())) {
     char bytes[4096];

@@ -13,8 +13,9 @@ struct HttpAnswer {
 
 // A connection to 127.0.0.1:PORT, or -1. The caller closes it.
 int HttpConnect(const std::string& address);
-// `method` as in "GET"; `path` as it is to stand in the request.
-HttpAnswer Http(const std::string& address, const std::string& method, const std::string& path);
+// `method` as in "GET"; `path` and `headers`, each with its end of line, as they are to stand in the request.
+HttpAnswer Http(const std::string& address, const std::string& method, const std::string& path,
+                const std::string& headers = "Host: localhost\r\n");
 
 }  // namespace seine::test
 

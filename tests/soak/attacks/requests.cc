@@ -91,6 +91,9 @@ std::vector<std::pair<std::string, std::string>> Requests(const v1::SequenceHand
   compare.set_sequence(handle.id());
   compare.set_samples(2);
   add("AdminService/CompareExact", compare);
+  v1::DescribeStepRequest step;
+  *step.mutable_handle() = handle;
+  add("AdminService/DescribeStep", step);
   add("AdminService/GetMetrics", v1::GetMetricsRequest());
   return all;
 }

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # What may be sent again where nobody knows whether it was applied: it changes nothing, or the same twice.
 _REPEATABLE = frozenset(
-    "GetSequence DescribeHead Retrieve Attend Gather Append Score Diagnose GetBasis LoadBasis Reconstruct".split()
+    "GetSequence DescribeHead DescribeStep Retrieve Attend Gather Append Score Diagnose GetBasis LoadBasis "
+    "Reconstruct".split()
 )
 
 

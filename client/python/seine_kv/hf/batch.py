@@ -90,6 +90,8 @@ class Batch:
         """Row i becomes what rows[i] was: the first to ask keeps the sequence, others fork it, what is left goes."""
         if rows == list(range(len(self.rows))):
             return
+        if self.owner.view is not None:
+            self.owner.view.selected(self, rows)
         taken, old = set(), self.rows
         self.rows = []
         for i in rows:

@@ -9,7 +9,8 @@
 
 Of each token that was decoded, layer and query head the page has the tokens that the answer attended, beside them the exact
 best ones, by the keys that the index holds, and the softmax weight of each. Watching reads a layer's keys back at every step:
-for looking, not for timing. The first row of a batch is watched; a new cache begins a new page.
+for looking, not for timing. The first row of a batch is watched, so beams are refused. A new cache begins a new page;
+tokens that it held before are "…" there.
 
 `python -m seine_kv.view MODEL TEXT` does all of it.
 """
@@ -83,7 +84,7 @@ class View:
 
     def _begin(self, batch):
         self._batch = batch  # whose first row is watched
-        self.ids, self.steps = [], []  # of the tokens that were read; {position: tokens held, layer: [a head's look]}
+        self.ids, self.steps = [], []  # of the tokens that were read, None: unseen; {position: tokens held, layer: [a head's look]}
 
     def choose(self, served):
         """Called at install: fixes the layers. ValueError: one is named that the index does not serve."""
@@ -100,10 +101,26 @@ class View:
             self._begin(batch)
         padding, new = batch.rows[0].padding, ids[0].tolist()
         held = max(0, columns - padding)
-        self.ids = self.ids[:held] + new[max(0, padding - columns) :]  # a cache may have been cropped
+        self.ids = (self.ids + [None] * held)[:held] + new[max(0, padding - columns) :]  # a cache may have been cropped
         self.steps = [step for step in self.steps if all(seen["tokens"] <= held for seen in step.values())]
         if len(new) == 1:
             self.steps.append({})
+
+    def selected(self, batch, rows):
+        """Before row i of a batch becomes what rows[i] was. RuntimeError: the watched row would be another's."""
+        if batch is self._batch and rows[:1] != [0]:
+            raise RuntimeError("view: the first row of the batch would become another; generate without beams, or install without a view")
+
+    def words(self, tokenizer):
+        """A text for each token that was read: with the one before it, for SentencePiece drops a first token's space."""
+        if tokenizer is None:
+            return ["…" if token is None else str(token) for token in self.ids]
+        words, before = [], []
+        for token in self.ids:
+            both = [] if token is None else [*before, token]
+            words.append(tokenizer.decode(both)[len(tokenizer.decode(before)) if before else 0 :] if both else "…")
+            before = both[-1:]
+        return words
 
     def attended(self, layer, owner, item, answer, logits):
         """An answer for the first row. owner: the Installation. logits: their scale and soft cap, or 0."""
@@ -132,7 +149,6 @@ class View:
         seen = [step for step in self.steps if set(step) == set(self.layers)]
         if not seen:
             raise ValueError("view: no token was decoded through Seine yet")
-        words = [str(token) if tokenizer is None else tokenizer.decode([token]) for token in self.ids]
         steps = [
             {
                 "tokens": step[self.layers[0]]["tokens"],
@@ -141,4 +157,4 @@ class View:
             }
             for step in seen
         ]
-        write_page(path, list(self.layers), words, steps, **about)
+        write_page(path, list(self.layers), self.words(tokenizer), steps, **about)

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from seine_kv import hf, view
 from seine_kv.client import Item
+from seine_kv.model import cache_name
 from seine_kv.view.__main__ import main
 
 STEPS, TOP_K = 6, 20
@@ -149,6 +150,54 @@ def test_cropped_caches_and_new_ones_begin_where_they_are(tmp_path):
     assert [step["tokens"] for step in data["steps"]] == [51, 52] and data["steps"][0]["paths"] == ["dense"]
     assert data["steps"][0]["heads"][0][0]["zone"] == [51, 51] and len(data["steps"][0]["heads"][0][0]["levels"]) == 51
     hf.uninstall(model)
+
+
+def test_a_cache_that_was_filled_unwatched_has_gaps(tmp_path):
+    """A chat that is taken up behind another one, and one that was begun before install."""
+    model = make_model()
+    seine = hf.install(model, view=view.View(layers=(1,)), **SETTINGS)
+    _, _, first = decode(model, prompt(1, 60), 2)
+    decode(model, prompt(1, 40, seed=5), 2)
+    decode(model, torch.tensor([[9]]), 3, cache=first)
+    seine.view.write(tmp_path / "view.html")
+    data = Page(tmp_path / "view.html").data
+    held = [step["tokens"] for step in data["steps"]]
+    assert data["tokens"][: held[0]] == ["…"] * (held[0] - 1) + ["9"] and len(data["tokens"]) == held[-1]
+    hf.uninstall(model)
+    _, _, second = decode(model, prompt(1, 50, seed=6), 2)
+    seine = hf.install(model, view=view.View(layers=(1,)), **SETTINGS)
+    decode(model, torch.tensor([[7]]), 2, cache=second)
+    assert seine.view.ids[:52] == [None] * 51 + [7] and seine.view.steps[-1][1]["tokens"] == len(seine.view.ids)
+    hf.uninstall(model)
+
+
+def test_a_first_row_that_becomes_another_is_refused():
+    model = make_model()
+    seine = hf.install(model, view=view.View(layers=(1,)), **SETTINGS)
+    with torch.inference_mode():
+        cache = model(prompt(3, 60), use_cache=True)[cache_name(model)]
+        model(torch.tensor([[5], [6], [7]]), **{cache_name(model): cache})
+    cache.reorder_cache(torch.tensor([0, 2, 2]))
+    with pytest.raises(RuntimeError, match="view: the first row of the batch would become another"):
+        cache.reorder_cache(torch.tensor([1, 0, 2]))
+    assert len(seine.view.steps) == 1
+    hf.uninstall(model)
+
+
+def test_words_keep_the_spaces_between_them():
+    """A tokenizer as SentencePiece models have: a text's first space is dropped."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({"▁the": 0, "▁sea": 1, "s": 2, "▁": 3}, unk_token="▁"))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    seen = view.View()
+    for ids in ([0, 1, 2, 0], [2, 0, 0, 1, 1, 2], [1]):
+        seen.ids = ids
+        assert "".join(seen.words(tokenizer)) == tokenizer.decode(ids) and len(seen.words(tokenizer)) == len(ids)
+    seen.ids = [None, 0, 1]
+    assert seen.words(tokenizer) == ["…", "the", " sea"] and seen.words(None) == ["…", "0", "1"]
 
 
 def test_what_cannot_be_watched_is_refused():

@@ -1,0 +1,59 @@
+// The page of a server in a browser: three files that lie in the program, and calls of the wire contract as JSON.
+//
+//   /page/               page.html, page.css and page.js beside it
+//   /page/api/METHOD     ?request=JSON: the answer of a call that reads, in protobuf's JSON
+//
+// A call goes the way of every gRPC call, within the process: it needs the same credential, which it shows in the
+// header Authorization, and counts against the same quotas. Names come from clients: nothing of them is ever part of a
+// file, and the page writes them as text alone. The header Host must name this machine's loopback, or another site's
+// name could be made to lead here; what another site's page sends is refused.
+#ifndef SEINE_SERVICE_PAGE_PAGE_H_
+#define SEINE_SERVICE_PAGE_PAGE_H_
+
+#include <google/protobuf/message.h>
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "service/metrics/http_message.h"
+
+namespace seine {
+
+// Methods of the contract that the page may call; none of them changes anything.
+const std::vector<absl::string_view>& PageMethods();
+
+// Thread-safe.
+class Page {
+ public:
+  // `channel`: a channel to the server; nullptr while it does not serve yet.
+  explicit Page(std::function<std::shared_ptr<grpc::Channel>()> channel);
+  HttpReply Answer(const HttpRequest& request) const;
+  // Ends the call under way; no other is made from now on. Before the gRPC server shuts down: on a channel to one that
+  // has, gRPC 1.51 calls through a null pointer.
+  void Close();
+
+ private:
+  struct Asset {
+    std::string path, type, body, tag;  // tag: of its bytes, for If-None-Match
+  };
+  HttpReply Call(const std::string& method, const HttpRequest& request) const;
+  absl::Status Invoke(const std::string& path, const std::string& authorization,
+                      const google::protobuf::Message& request, google::protobuf::Message* response) const;
+
+  const std::function<std::shared_ptr<grpc::Channel>()> channel_;
+  std::vector<Asset> assets_;
+  mutable std::mutex calling_;  // held for a call; before mutex_
+  mutable std::mutex mutex_;
+  mutable grpc::ClientContext* context_ = nullptr;  // of the call under way; guarded by mutex_
+  bool closed_ = false;                             // guarded by mutex_
+};
+
+}  // namespace seine
+
+#endif  // SEINE_SERVICE_PAGE_PAGE_H_
