@@ -234,7 +234,8 @@ def served(vllm, monkeypatch):
 
 def test_layers_are_served_together(served):
     (shape,) = served.choose()
-    assert list(shape.numbers) == list(served.config.layers) and served.log == ["seine: 30 layers attend through Seine, the first of them layer.0"]
+    assert list(shape.numbers) == list(served.config.layers)
+    assert served.log == ["seine: 30 layers attend through Seine, the first of them layer.0"]
     assert all(layer.impl.shape is shape for layer in served.config.layers.values())
     served.ropes["text"].is_neox_style = False
     assert len(served.choose()) == 1
