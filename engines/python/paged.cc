@@ -32,6 +32,7 @@
 #include "index/prompt/prompt_batch.h"
 #include "kernels/backend.h"
 #include "profile/profile.h"
+#include "profile/rope.h"
 
 namespace seine::python {
 namespace {
@@ -172,11 +173,15 @@ struct PromptRows {
   std::unique_ptr<PromptMask> mask;
 };
 
-// What each text of a step sees, for all layers of one shape.
+class PagedAttention;
+
+// What each text of a step sees, for all layers of one PagedAttention.
 class PagedStep {
  public:
-  PagedStep(const PagedSettings& settings, const Geometry& geometry, Team* team, int64_t num_blocks,
-            const std::vector<int64_t>& starts, const std::vector<int64_t>& lengths, const Tensor& blocks) {
+  PagedStep(const PagedAttention* attention, const PagedSettings& settings, const Geometry& geometry, Team* team,
+            int64_t num_blocks, const std::vector<int64_t>& starts, const std::vector<int64_t>& lengths,
+            const Tensor& blocks)
+      : attention_(attention) {
     if (starts.size() != lengths.size() + 1 || blocks.shape(0) < lengths.size()) {
       ThrowPagedError("query_start: must have one number more than seq_lens, and block_table a row for each");
     }
@@ -205,6 +210,7 @@ class PagedStep {
 
   PagedStep(const PagedStep&) = delete;
 
+  bool IsOf(const PagedAttention* attention) const { return attention_ == attention; }
   int64_t num_tokens() const { return num_tokens_; }
   int64_t longest() const { return longest_; }
   int64_t longest_prompt() const { return longest_prompt_; }
@@ -257,6 +263,7 @@ class PagedStep {
     Merge(&seen->zone);
   }
 
+  const PagedAttention* const attention_;  // that made it
   int64_t num_tokens_ = 0, longest_ = 0, longest_prompt_ = 0;
   std::vector<DecodeRow> decodes_;
   std::vector<PromptRows> prompts_;
@@ -265,7 +272,8 @@ class PagedStep {
 struct PagedCounts {
   int64_t coded = 0, exact = 0, gated = 0;  // answers of a text's newest token
   int64_t prompt_tokens = 0, prompt_runs_seen = 0, prompt_runs_taken = 0;
-  int64_t encoded_keys = 0, changed_windows = 0;
+  int64_t encoded_keys = 0;
+  int64_t changed_windows = 0, found_windows = 0;  // by writes; by hashes, for nobody had told of a write
   int64_t decode_us = 0, prompt_us = 0, encode_us = 0;
   std::map<std::string, int64_t> declined;  // why codes did not answer -> answers
 };
@@ -282,7 +290,7 @@ class PagedAttention {
     const std::vector<int64_t> starts = IntegersOf<int64_t>(query_start, "query_start");
     const std::vector<int64_t> lengths = IntegersOf<int64_t>(seq_lens, "seq_lens");
     const Tensor blocks = TensorOf(block_table, "block_table", 2);
-    return std::make_unique<PagedStep>(settings_, geometry(), &team_, num_blocks_, starts, lengths, blocks);
+    return std::make_unique<PagedStep>(this, settings_, geometry(), &team_, num_blocks_, starts, lengths, blocks);
   }
 
   const PagedSettings& settings() const { return settings_; }
@@ -367,7 +375,7 @@ class PagedLayer {
     });
     for (int64_t i = 0; i < count;) {  // run by run of neighbouring slots
       int64_t end = i + 1;
-      while (end < count && to[end] == to[end - 1] + 1) ++end;
+      while (end < count && to[end - 1] >= 0 && to[end] == to[end - 1] + 1) ++end;
       if (to[i] >= 0) counts_.changed_windows += cells_->Changed(to[i], to[end - 1] + 1);
       i = end;
     }
@@ -375,6 +383,7 @@ class PagedLayer {
 
   void Attend(const PagedStep& step, nb::handle queries, nb::handle output) {
     RaiseIfWrong(attention_->team().Check());
+    if (!step.IsOf(attention_.get())) ThrowPagedError("step: is of another PagedAttention than this layer");
     const Tensor q = TensorOf(queries, "queries", 3), out = TensorOf(output, "output", 3);
     const Geometry& g = attention_->geometry();
     for (const auto& [tensor, name] : {std::pair(&q, "queries"), std::pair(&out, "output")}) {
@@ -399,13 +408,17 @@ class PagedLayer {
     counts_.decode_us += NowMicros() - prompts_done;
   }
 
+  // Of codes, once those of every block are made.
+  int64_t most_bytes() const { return cells_->BytesFor(attention_->num_blocks() * attention_->settings().block_size); }
+
   nb::dict Counts() {
     const std::lock_guard lock(mutex_);
     nb::dict out, declined;
     out["coded"] = counts_.coded, out["exact"] = counts_.exact, out["gated"] = counts_.gated;
     out["prompt_tokens"] = counts_.prompt_tokens;
     out["prompt_runs_seen"] = counts_.prompt_runs_seen, out["prompt_runs_taken"] = counts_.prompt_runs_taken;
-    out["encoded_keys"] = counts_.encoded_keys, out["changed_windows"] = counts_.changed_windows;
+    out["encoded_keys"] = counts_.encoded_keys;
+    out["changed_windows"] = counts_.changed_windows, out["found_windows"] = counts_.found_windows;
     out["decode_us"] = counts_.decode_us, out["prompt_us"] = counts_.prompt_us, out["encode_us"] = counts_.encode_us;
     for (const auto& [why, count] : counts_.declined) declined[why.c_str()] = count;
     out["declined"] = declined;
@@ -446,8 +459,10 @@ class PagedLayer {
     batch.scale = cells.search.softmax_scale, batch.softcap = cells.softcap;
     batch.queries = queries_ + prompt.token * query_stride_, batch.query_strides = {0, query_stride_, g.head_dim};
     batch.outputs = output_ + prompt.token * output_stride_, batch.output_strides = {0, output_stride_, g.head_dim};
+    PromptParams params = attention_->settings().prompt;
+    if (prompt.mask->tokens() < kPromptTokens) params.mass = 1;  // guessed tokens, or a prompt's rest
     const PromptCounts counts = AttendPromptBatch(
-        batch, attention_->settings().prompt,
+        batch, params,
         [this](int count, const std::function<void(int)>& task) { attention_->team().Run(count, task); });
     counts_.prompt_tokens += prompt.mask->tokens();
     counts_.prompt_runs_seen += counts.seen, counts_.prompt_runs_taken += counts.taken;
@@ -517,7 +532,7 @@ class PagedLayer {
       if (changed[i] == 0) continue;
       const DecodeRow& row = step.decodes()[i];
       for (int head = 0; head < cells_->num_heads(); ++head) {
-        counts_.changed_windows += cells_->Verify(head, row.seen.end_window() * kWindowTokens, rows_);
+        counts_.found_windows += cells_->Verify(head, row.seen.end_window() * kWindowTokens, rows_);
       }
     }
     for (size_t i = 0; i < coded_.size(); ++i) {  // neighbours may share windows
@@ -615,7 +630,7 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
                                               float softcap, int64_t min_tokens, int top_k, double beta, int refine,
                                               int sink, int local, bool tail, double gate, double prompt_mass,
                                               int64_t prompt_min, const std::string& profile, const std::string& rope,
-                                              int threads) {
+                                              const std::string& rope_style, int threads) {
   if (num_blocks < 1) ThrowPagedError("num_blocks: must be positive");
   if (block_size < kWindowTokens || block_size % kWindowTokens != 0) {
     ThrowPagedError(absl::StrCat("block_size: must be a multiple of ", kWindowTokens, ", not ", block_size));
@@ -624,6 +639,10 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
   if (min_tokens < 1) ThrowPagedError("min_tokens: must be positive");
   if (!(prompt_mass > 0 && prompt_mass <= 1)) ThrowPagedError("prompt_mass: must be in (0, 1]");
   if (!(gate >= 0 && gate <= 1)) ThrowPagedError("gate: must be in [0, 1]");
+  if (rope_style != "half_split" && rope_style != "interleaved") {
+    ThrowPagedError(absl::StrCat("rope_style: must be half_split or interleaved, not '", rope_style, "'"));
+  }
+  const Rope::Style style = rope_style == "interleaved" ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
   PagedSettings settings;
   settings.block_size = block_size, settings.min_tokens = min_tokens, settings.gate = gate;
   settings.prompt.mass = prompt_mass, settings.prompt.least = prompt_min;
@@ -642,7 +661,7 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
     absl::StatusOr<Profile> read = ReadProfile(profile);
     RaiseIfWrong(read.status());
     if (!rope.empty()) {
-      absl::StatusOr<Rope> turns = ParseRope(rope, head_dim, read->rope_style, max_tokens);
+      absl::StatusOr<Rope> turns = ParseRope(rope, head_dim, style, max_tokens);
       RaiseIfWrong(turns.status());
       config.geometry.rope = *std::move(turns);
     }
@@ -666,20 +685,23 @@ void AddPagedClasses(nb::module_& module) {
   nb::class_<PagedLayer>(module, "PagedLayer")
       .def("write", &PagedLayer::Write, arg("keys"), arg("values"), arg("slots"))
       .def("attend", &PagedLayer::Attend, arg("step"), arg("queries"), arg("output"))
-      .def("counts", &PagedLayer::Counts);
+      .def("counts", &PagedLayer::Counts)
+      .def_prop_ro("most_bytes", &PagedLayer::most_bytes);
   nb::class_<PagedAttention>(module, "PagedAttention")
       .def(nb::new_(&MakeAttention), nb::kw_only(), arg("num_layers"), arg("num_q_heads"), arg("num_kv_heads"),
            arg("head_dim"), arg("num_blocks"), arg("block_size"), arg("max_tokens"), arg("scale"),
            arg("softcap") = 0.0f, arg("min_tokens") = 2048, arg("top_k") = 100, arg("beta") = 0.0, arg("refine") = 100,
            arg("sink") = 64, arg("local") = 256, arg("tail") = true, arg("gate") = kGateBound, arg("prompt_mass") = 1.0,
-           arg("prompt_min") = 2048, arg("profile") = "", arg("rope") = "", arg("threads") = 0)
+           arg("prompt_min") = 2048, arg("profile") = "", arg("rope") = "", arg("rope_style") = "half_split",
+           arg("threads") = 0)
       .def(
           "layer",
           [](const std::shared_ptr<PagedAttention>& self, int number, nb::handle cache) {
             return std::make_unique<PagedLayer>(self, number, cache);
           },
           arg("number"), arg("cache"))
-      .def("step", &PagedAttention::Step, arg("query_start"), arg("seq_lens"), arg("block_table"))
+      .def("step", &PagedAttention::Step, arg("query_start"), arg("seq_lens"), arg("block_table"),
+           nb::keep_alive<0, 1>())
       .def_prop_ro("openmp", [](PagedAttention& self) { return self.team().openmp(); })
       .def_prop_ro("threads", [](PagedAttention& self) { return self.team().threads(); });
 }

@@ -33,7 +33,7 @@ and SmolLM2-135M.
                    -- python -m vllm.entrypoints.openai.api_server --model $BUILD/smollm2
 
 Threads are OMP_NUM_THREADS (default: 2). Other variables are in docs/vllm.md; SEINE_PROFILE is
-that of SmolLM2-135M where it is not set, but for --test.
+that of SmolLM2-135M where it is not set, but for --test and for commands without that model.
 HELP
 }
 die() {
@@ -76,11 +76,13 @@ if [[ ! -f $BUILD/made.$VLLM ]]; then
   touch "$BUILD/made.$VLLM"
 fi
 # The metadata alone: the sources are taken from here, by PYTHONPATH.
-[[ -f $BUILD/plugin && $BUILD/plugin -nt engines/vllm/pyproject.toml ]] || {
+plugin=$BUILD/venv/seine_vllm.made # gone where the environment is made anew
+[[ -f $plugin && $plugin -nt engines/vllm/pyproject.toml ]] || {
+  rm -rf "$BUILD/plugin.sources"
   cp -r engines/vllm "$BUILD/plugin.sources"
   "$python" -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation "./$BUILD/plugin.sources"
   rm -rf "$BUILD/plugin.sources"
-  touch "$BUILD/plugin"
+  touch "$plugin"
 }
 echo "vllm: building seine_kv's native module in build/$PRESET" >&2
 if ! { cmake --preset "$PRESET" -DSEINE_PYTHON="${SEINE_PYTHON:-$python}" -DSEINE_PYTHON_MODULE=ON &&
@@ -88,11 +90,13 @@ if ! { cmake --preset "$PRESET" -DSEINE_PYTHON="${SEINE_PYTHON:-$python}" -DSEIN
   tail -n 40 "$BUILD/build.log" >&2
   die "building the module failed: $BUILD/build.log"
 fi
-[[ $what != --setup ]] || exit 0
 
 export PYTHONPATH=$PWD/build/$PRESET/python:$PWD/engines/vllm PYTHONDONTWRITEBYTECODE=1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-2}
 model=$BUILD/smollm2 tests=engines/vllm/tests
+[[ -f $model/config.json ]] ||
+  PYTHONPATH=$PYTHONPATH:$tests "$python" -c "from pathlib import Path; from engine import make_model; make_model(Path('$model'))"
+[[ $what != --setup ]] || exit 0
 if [[ $what == --test ]]; then
   unset SEINE_PROFILE
   failed=0
@@ -102,7 +106,9 @@ if [[ $what == --test ]]; then
   "$python" "$tests/equality.py" --model "$model" --gemma "$BUILD/gemma3" "$@" || failed=1
   exit "$failed"
 fi
-export SEINE_PROFILE=${SEINE_PROFILE-bench/data/smollm2-135m.profile.safetensors}
+if [[ $what != -- || " $* " == *"/smollm2 "* ]]; then
+  export SEINE_PROFILE=${SEINE_PROFILE-$PWD/bench/data/smollm2-135m.profile.safetensors}
+fi
 case $what in
   --bench) exec "$python" "$tests/bench.py" --model "$model" "$@" ;;
   --quality) exec "$python" "$tests/quality.py" --model "$model" "$@" ;;

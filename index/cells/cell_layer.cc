@@ -131,11 +131,15 @@ SeenCells CellLayer::Divide(std::vector<CellRun> runs) const {
   return seine::Divide(std::move(runs), context_->config_.sink, context_->config_.local, order_);
 }
 
+size_t CellLayer::CodeBytesOfSegment(const CodeLayout& layout) {
+  return (CodeBytes(layout, kSegmentKeys) + 63) / 64 * 64;
+}
+
 absl::Status CellLayer::Reserve(int64_t num_cells) {
   const int64_t wanted = (num_cells - context_->config_.sink) / kWindowTokens;
   if (wanted <= windows_) return absl::OkStatus();
   const CodeLayout& layout = context_->transforms_.layout();
-  const size_t code_bytes = (CodeBytes(layout, kSegmentKeys) + 63) / 64 * 64;
+  const size_t code_bytes = CodeBytesOfSegment(layout);
   const auto bytes = static_cast<int64_t>(code_bytes + kSegmentKeys * sizeof(uint32_t));
   MemoryLedger* const ledger = &context_->ledger_;
   const int64_t segments = (wanted + kWindowsOfSegment - 1) / kWindowsOfSegment;
@@ -414,6 +418,15 @@ int64_t CellLayer::bytes() const {
                                   head.outliers.size() * sizeof(uint64_t));
   }
   return bytes;
+}
+
+int64_t CellLayer::BytesFor(int64_t num_cells) const {
+  const CodeLayout& layout = context_->transforms_.layout();
+  const int64_t windows = (num_cells - context_->config_.sink) / kWindowTokens;
+  const int64_t segments = (windows + kWindowsOfSegment - 1) / kWindowsOfSegment;
+  const size_t window = host::WindowMeansBytes(layout.head_dim) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(uint64_t);
+  const size_t segment = CodeBytesOfSegment(layout) + kSegmentKeys * sizeof(uint32_t) + kWindowsOfSegment * window;
+  return num_heads() * segments * static_cast<int64_t>(segment);
 }
 
 }  // namespace seine

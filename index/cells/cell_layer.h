@@ -129,11 +129,13 @@ class CellLayer {
   bool ReadsWhole(const SeenCells& seen, int count, int top_k) const;
 
   int num_heads() const { return static_cast<int>(heads_.size()); }
-  int64_t bytes() const;  // codes, means, hashes, outliers and flags
+  int64_t bytes() const;                      // codes, means, hashes, outliers and flags
+  int64_t BytesFor(int64_t num_cells) const;  // bytes() once there is room for so many cells
 
  private:
   static constexpr int kSegmentKeys = 2048;
   static constexpr int64_t kWindowsOfSegment = kSegmentKeys / kWindowTokens;
+  static size_t CodeBytesOfSegment(const CodeLayout& layout);
 
   struct Head {
     // Blocks of the context's slabs, so that codes lie in huge pages: codes of kSegmentKeys keys, and then their

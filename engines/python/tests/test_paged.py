@@ -146,8 +146,19 @@ def test_codes_that_choose_all_are_exact_in_blocks_used_before_and_shared():
         engine.rng.shuffle(engine.free)
     counts = engine.layer.counts()
     assert counts["coded"] == 4 * 3 * 3 and counts["declined"] == {} and counts["changed_windows"] > 0
+    assert counts["found_windows"] == 0
     zone = (900 - 256 - 64) // 64 * 64 * KV_HEADS  # c's is of a's blocks: it adds but what is its own
     assert counts["encoded_keys"] < 4 * (3 * zone)
+
+
+@pytest.mark.parametrize("num_blocks", [20, 40])
+def test_codes_of_all_blocks_take_what_is_said_before(num_blocks):
+    engine = Engine(np.random.default_rng(12), num_blocks=num_blocks)
+    most = engine.layer.most_bytes
+    assert engine.layer.counts()["bytes"] == 0
+    engine.step({"a": (num_blocks - 1) * BLOCK})
+    engine.step({"a": 1})
+    assert engine.layer.counts()["bytes"] == most > 0
 
 
 def test_tokens_that_matter_are_chosen_wherever_their_blocks_lie():
@@ -171,12 +182,36 @@ def test_writes_that_nobody_tells_of_are_found_and_encoded_anew():
     engine.cache[blocks[2], :, :, :DIM] = keys[256:384]
     assert engine.step({"a": 1})["a"] < 2e-6
     after = engine.layer.counts()
-    assert after["changed_windows"] - before["changed_windows"] == 2 * KV_HEADS
+    assert after["found_windows"] == 2 * KV_HEADS and after["changed_windows"] == before["changed_windows"]
     assert after["encoded_keys"] - before["encoded_keys"] == 128 * KV_HEADS
     keys[300] = np.nan
     engine.cache[blocks[2], 300 - 256, :, :DIM] = np.nan
     engine.attend({"a": 1})
     assert engine.layer.counts()["declined"] == {"a key or value that is not finite": 1}
+
+
+def test_rows_beside_one_that_belongs_to_nobody_are_told_of():
+    engine = Engine(np.random.default_rng(9), top_k=1 << 16)
+    engine.free = list(range(39, -1, -1))  # so that the text begins at slot 0, the next above -1
+    engine.step({"a": 1500})
+    engine.step({"a": 1})
+    _, keys, values = engine.texts["a"]
+    keys[:200], values[:200] = engine.rows(200), engine.rows(200)
+    before = engine.layer.counts()["changed_windows"]
+    nobody = engine.rows(1)
+    engine.layer.write(np.concatenate([nobody, keys[:200]]), np.concatenate([nobody, values[:200]]), np.arange(-1, 200))
+    counts = engine.layer.counts()
+    assert counts["changed_windows"] - before == 3 * KV_HEADS  # the first 64 tokens have no codes
+    assert engine.step({"a": 1})["a"] < 2e-6
+    assert engine.layer.counts()["found_windows"] == 0
+
+
+def test_few_tokens_of_a_text_are_exact_where_prompts_are_sparse():
+    engine = Engine(np.random.default_rng(10), prompt_mass=0.5, prompt_min=256)
+    assert engine.step({"a": 2000})["a"] > 1e-3
+    for rows in (3, 2, 63):
+        assert engine.step({"a": rows})["a"] < 1e-5, rows
+    assert engine.step({"a": 64})["a"] > 1e-3
 
 
 def test_wide_heads_and_blocks_of_a_window():
@@ -223,6 +258,30 @@ def test_codes_by_a_profile_are_made_anew_head_by_head_as_a_text_grows():
     assert layer.counts()["coded"] == 100
 
 
+def test_a_profile_serves_keys_whose_pairs_are_neighbours():
+    shape = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64, "block_size": 128, "num_blocks": 12}
+    more = {"max_tokens": 2048, "scale": 0.125, "min_tokens": 512, "top_k": 20, "refine": 0, "gate": 0.0, "threads": 1}
+    profile, rope = str(PROFILES / "smollm2-135m.profile.safetensors"), '{"rope_type": "default", "rope_theta": 100000.0}'
+    rng = np.random.default_rng(11)
+    keys, values = (rng.standard_normal((1400, 3, 64)).astype(np.float32) for _ in range(2))
+    queries = rng.standard_normal((1, 9, 64)).astype(np.float32)
+    neighbours = np.arange(64).reshape(2, 32).T.reshape(-1)  # halves as pairs (2i, 2i + 1)
+
+    def answer(style, order):
+        attention = _native.PagedAttention(**shape, **more, profile=profile, rope=rope, rope_style=style)
+        layer = attention.layer(5, np.zeros((12, 128, 3, 128), np.float32))
+        layer.write(np.ascontiguousarray(keys[..., order]), values, np.arange(1400))
+        output = np.empty_like(queries)
+        step = attention.step(np.array([0, 1]), np.array([1400]), np.arange(12, dtype=np.int32)[None])
+        layer.attend(step, np.ascontiguousarray(queries[..., order]), output)
+        assert layer.counts()["coded"] == 1
+        return output
+
+    wanted = answer("half_split", np.arange(64))
+    assert np.abs(answer("interleaved", neighbours) - wanted).max() < 1e-5
+    assert np.abs(answer("half_split", neighbours) - wanted).max() > 1e-2
+
+
 def made(**other):
     return _native.PagedAttention(**{**NAMES, "num_blocks": 4, "max_tokens": 512, "scale": 0.1, "threads": 1, **other})
 
@@ -235,6 +294,7 @@ def made(**other):
         ({"prompt_mass": 0.0}, r"prompt_mass: must be in \(0, 1\]"),
         ({"gate": 2.0}, r"gate: must be in \[0, 1\]"),
         ({"min_tokens": 0}, "min_tokens: must be positive"),
+        ({"rope_style": "neox"}, "rope_style: must be half_split or interleaved, not 'neox'"),
         ({"head_dim": 48}, "head_dim"),
         ({"profile": "/nowhere"}, "/nowhere"),
     ],
@@ -266,5 +326,7 @@ def test_arrays_that_do_not_fit_are_one_line():
         attention.step(np.array([0, 3]), np.array([2]), table)
     step = attention.step(np.array([0, 1]), np.array([20]), table)
     queries = np.zeros((1, HEADS, DIM), np.float32)
+    with pytest.raises(ValueError, match="step: is of another PagedAttention"):
+        layer.attend(made(num_blocks=40).step(np.array([0, 1]), np.array([20]), np.array([[39]], np.int32)), queries, queries)
     with pytest.raises(ValueError, match="output: must be float32"):
         layer.attend(step, queries, queries.astype(np.float16))

@@ -1,14 +1,17 @@
 """The plug-in for vLLM without vLLM: what of it must be as the plug-in needs it, and what the environment says."""
 
 import dataclasses
+import importlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
+from conftest import PROFILES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vllm"))
 
@@ -153,7 +156,7 @@ def work():
         def __init__(self, lost): self.lost = lost
         def counts(self):
             numbers = dict.fromkeys(("gated", "prompt_tokens", "prompt_runs_seen", "prompt_runs_taken", "encoded_keys",
-                                     "changed_windows", "decode_us", "prompt_us", "encode_us", "bytes", "gate_checks", "gate_lost"), 0)
+                                     "changed_windows", "found_windows", "decode_us", "prompt_us", "encode_us", "bytes", "gate_checks", "gate_lost"), 0)
             return {**numbers, "coded": self.coded, "exact": 1, "declined": {"a reason": 3}, "gate_exact": self.lost > 0,
                     "gate_lost_then": self.lost}
     class Impl:
@@ -177,3 +180,93 @@ def test_settings_are_read():
     read = Settings.of({"SEINE_TOP_K": "7", "SEINE_GATE": "0.1", "SEINE_PROMPT": "sparse", "SEINE_PROFILE": "x", "HOME": "y"})
     assert read == Settings(top_k=7, gate=0.1, prompt="sparse", profile="x") and type(read.top_k) is int
     assert Settings.of({}) == Settings()
+
+
+class Log(list):
+    def info_once(self, text, *args):
+        self.append(text % args)
+
+    warning_once = info_once
+
+
+@pytest.fixture
+def served(vllm, monkeypatch):
+    """SmolLM2's layers as vLLM has them, and the plug-in's backend over modules in the place of vLLM's."""
+    import torch
+
+    log, halves = Log(), types.SimpleNamespace(head_size=64, is_neox_style=True)
+    ropes = {"vision": types.SimpleNamespace(head_size=80, is_neox_style=False), "text": halves}
+    modules = {
+        "vllm.config": {"get_layers_from_vllm_config": lambda config, kind: config.layers},
+        "vllm.logger": {"init_logger": lambda name: log},
+        "vllm.model_executor": {},
+        "vllm.model_executor.layers": {"rotary_embedding": types.SimpleNamespace(_ROPE_DICT=ropes)},
+        "vllm.model_executor.layers.attention": {"Attention": object},
+        "vllm.v1.attention.backend": {"AttentionType": types.SimpleNamespace(DECODER="decoder")},
+    }
+    for name, attributes in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("SEINE_PROFILE", str(PROFILES / "smollm2-135m.profile.safetensors"))
+    backend = importlib.import_module("seine_vllm.backend")
+
+    def layer():
+        impl = backend.SeineImpl()
+        vars(impl).update(
+            attn_type="decoder", sliding_window=-1, alibi_slopes=None, sinks=None, is_fp8_kv_cache=False, head_size=64,
+            num_heads=9, num_kv_heads=3, num_queries_per_kv=3, scale=0.125, logits_soft_cap=0,
+        )  # fmt: skip
+        return types.SimpleNamespace(impl=impl, kv_sharing_target_layer_name=None, kv_cache_torch_dtype=torch.float32)
+
+    text = types.SimpleNamespace(rope_parameters={"rope_type": "default", "rope_theta": 100000.0})
+    model = types.SimpleNamespace(dtype=torch.float32, is_mm_prefix_lm=False, max_model_len=4096, hf_text_config=text)
+    made = types.SimpleNamespace(log=log, ropes=ropes, text=text, spec=types.SimpleNamespace(block_size=128, page_size_padded=None))
+    made.config = types.SimpleNamespace(
+        layers={f"layer.{i}": layer() for i in range(30)}, kv_transfer_config=None, model_config=model,
+        cache_config=types.SimpleNamespace(mamba_cache_mode="none"),
+    )  # fmt: skip
+    made.choose = lambda: backend.choose_layers(made.config, list(made.config.layers), made.spec)
+    yield made
+    for name in ("seine_vllm.backend", "seine_vllm.report"):
+        sys.modules.pop(name, None)
+
+
+def test_layers_are_served_together(served):
+    (shape,) = served.choose()
+    assert list(shape.numbers) == list(served.config.layers)
+    assert served.log == ["seine: 30 layers attend through Seine, the first of them layer.0"]
+    assert all(layer.impl.shape is shape for layer in served.config.layers.values())
+    served.ropes["text"].is_neox_style = False
+    assert len(served.choose()) == 1
+
+
+def of_two_ranks(served):
+    for layer in served.config.layers.values():
+        layer.impl.num_heads, layer.impl.num_kv_heads = 3, 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda served: setattr(served.config.cache_config, "mamba_cache_mode", "align"), "has blocks that vLLM copies"),
+        (lambda served: setattr(served.spec, "page_size_padded", 1 << 20), "has blocks that are padded"),
+        (lambda served: setattr(served.config.model_config, "is_mm_prefix_lm", True), "images without a causal mask"),
+        (lambda served: served.config.layers.popitem(), "Seine cannot serve: .*29"),
+        (of_two_ranks, "Seine cannot serve: .*heads"),
+        (lambda served: setattr(served.text, "rope_parameters", {"full_attention": {"rope_type": "default"}}), "states one RoPE for all"),
+        (lambda served: setattr(served.text, "rope_parameters", {"rope_type": "of tomorrow", "rope_theta": 1e4}), "rope_type: must be"),
+        (lambda served: served.ropes.pop("text"), "RoPE is known to pair"),
+        (lambda served: served.ropes["vision"].__dict__.update(head_size=64), "RoPE is known to pair"),
+    ],
+)
+def test_a_model_that_cannot_be_served_is_left_to_vllm_with_one_reason(served, change, why):
+    change(served)
+    assert served.choose() == [] and len(served.log) == 1
+    assert re.search(rf"seine: vLLM attends by itself in (29|30) layers, such as layer.0, which .*{why}", served.log[0]), served.log
+    assert all(layer.impl.shape is None for layer in served.config.layers.values())
+
+
+def test_a_profile_that_is_not_there_leaves_the_model_to_vllm(served, monkeypatch):
+    monkeypatch.setenv("SEINE_PROFILE", "nowhere.safetensors")
+    assert served.choose() == [] and len(served.log) == 1 and "nowhere.safetensors" in served.log[0]

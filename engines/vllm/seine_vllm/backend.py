@@ -10,6 +10,7 @@ import json
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.logger import init_logger
+from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.layers.attention import Attention
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends import cpu_attn
@@ -39,7 +40,7 @@ class SeineBackend(cpu_attn.CPUAttentionBackend):
 class SeineBuilder(cpu_attn.CPUAttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self.shapes = choose_layers(vllm_config, layer_names, kv_cache_spec.block_size)
+        self.shapes = choose_layers(vllm_config, layer_names, kv_cache_spec)
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)
@@ -70,6 +71,7 @@ class Shape:
             refine=s.refine, sink=s.sink, local=s.local, tail=bool(s.tail), gate=s.gate,
             prompt_mass=s.prompt_mass if s.prompt == "sparse" else 1.0, prompt_min=s.prompt_min,
             profile=s.profile, rope=rope_of(model) if s.profile else "",
+            rope_style=rope_style_of(impl.head_size) if s.profile else "half_split",
         )  # fmt: skip
 
     def attention_of(self, num_blocks):
@@ -84,7 +86,12 @@ class Shape:
         if not kv_cache.is_contiguous():
             raise ValueError(f"seine: the cache of {name} is not dense, of strides {kv_cache.stride()}; VLLM_PLUGINS= serves it")
         rows = kv_cache.view(num_blocks, size, heads, width)  # the same memory, in another order
-        return self.attention_of(num_blocks).layer(self.numbers[name], rows)
+        first = self.attention is None
+        made = self.attention_of(num_blocks).layer(self.numbers[name], rows)
+        if first:
+            most = len(self.numbers) * made.most_bytes
+            logger.info("seine: codes of %d layers take up to %.0f MiB beside vLLM's cache", len(self.numbers), most / 2**20)
+        return made
 
     def step(self, metadata):
         step = metadata.seine.get(self)
@@ -163,24 +170,30 @@ def why_not(layer, model, block_size):
     return None
 
 
-def choose_layers(vllm_config, layer_names, block_size):
+def choose_layers(vllm_config, layer_names, spec):
     """Ties the layers of a cache group to Shapes, and says once which are left to vLLM and why. Returns the shapes."""
     every = get_layers_from_vllm_config(vllm_config, Attention)
     shared = {layer.kv_sharing_target_layer_name: name for name, layer in every.items() if layer.kv_sharing_target_layer_name}
-    connector = vllm_config.kv_transfer_config is not None
+    block_size, model = spec.block_size, vllm_config.model_config
     shapes, left = {}, {}
     for name in layer_names:
         layer = every.get(name)
         if layer is None:
             continue
-        if connector:
+        if vllm_config.kv_transfer_config is not None:
             why = "sends its cache elsewhere (a KV connector)"
+        elif getattr(vllm_config.cache_config, "mamba_cache_mode", None) == "align":
+            why = "has blocks that vLLM copies"
+        elif getattr(spec, "page_size_padded", None) is not None:
+            why = "has blocks that are padded"
+        elif getattr(model, "is_mm_prefix_lm", False):
+            why = "attends images without a causal mask"
         elif layer.kv_sharing_target_layer_name is not None:
             why = f"attends the keys of {layer.kv_sharing_target_layer_name}"
         elif name in shared:
             why = f"shares its keys with {shared[name]}"
         else:
-            why = why_not(layer, vllm_config.model_config, block_size)
+            why = why_not(layer, model, block_size)
         if why is not None:
             layer.impl.shape = None
             left.setdefault(why, []).append(name)
@@ -190,14 +203,17 @@ def choose_layers(vllm_config, layer_names, block_size):
         shape = shapes.setdefault(key, Shape(vllm_config, impl, block_size, {}))
         shape.numbers[name] = len(shape.numbers)
         impl.shape, impl.seine = shape, None
-    for shape in shapes.values():
+    for key, shape in list(shapes.items()):
         try:
             shape.make(num_blocks=1)  # what does not fit is said now, and not with the first prompt
         except (ValueError, _native.NativeError) as error:
-            raise ValueError(f"seine: {error}; VLLM_PLUGINS= starts vLLM without Seine") from error
-    served = sum(len(shape.numbers) for shape in shapes.values())
+            del shapes[key]
+            left.setdefault(f"Seine cannot serve: {error}", []).extend(shape.numbers)
+            for name in shape.numbers:
+                every[name].impl.shape = None
+    served = [name for shape in shapes.values() for name in shape.numbers]
     if served:
-        logger.info_once("seine: %d layers attend through Seine", served)
+        logger.info_once("seine: %d layers attend through Seine, the first of them %s", len(served), served[0])
     for why, names in left.items():
         logger.warning_once("seine: vLLM attends by itself in %d layers, such as %s, which %s", len(names), names[0], why)
     return list(shapes.values())
@@ -208,5 +224,15 @@ def rope_of(model):
     config = model.hf_text_config
     rope = getattr(config, "rope_parameters", None)
     if not rope or "rope_type" not in rope:
-        raise ValueError("seine: SEINE_PROFILE needs a model whose config states one RoPE for all layers")
+        raise ValueError("SEINE_PROFILE needs a model whose config states one RoPE for all layers")
     return json.dumps(rope)
+
+
+def rope_style_of(head_dim):
+    """Which elements the model's RoPE pairs, as vLLM's modules of it have it, all made by now."""
+    made = getattr(rotary_embedding, "_ROPE_DICT", {}).values()
+    # Phi-3's module alone does not say so: it refuses all but halves.
+    halves = {getattr(rope, "is_neox_style", True) for rope in made if rope.head_size == head_dim}
+    if len(halves) != 1:
+        raise ValueError("SEINE_PROFILE needs a model whose RoPE is known to pair halves, or neighbours, in all layers")
+    return "half_split" if halves.pop() else "interleaved"

@@ -3,7 +3,8 @@ in the cache, and in random schedules with preemption, aborts and blocks that we
 
     python engines/vllm/tests/equality.py --model FOLDER --dtype bfloat16 --schedules 20
 
-Codes answer too: with the settings below they choose all tokens, so that only a stale code could change an answer. Where tokens
+Codes answer too: with the settings below they choose all tokens, and each that is read is compared with its hash. So a write that
+the plug-in was not told of is counted (found_windows), and there must be none. Where tokens
 differ, vLLM's own two best must lie as near as rounding: its logits are of the model's dtype.
 """
 
@@ -70,6 +71,14 @@ def main():
         speculative_config=guesses if args.ngram else None,
     )  # fmt: skip
     wrong, ties, compared, began = [], 0, 0, time.monotonic()
+    scheduler, preempted = engine.engine.engine_core.engine_core.scheduler, {False: 0, True: 0}
+    preempt = scheduler._preempt_request
+
+    def counted(*args, **named):
+        preempted[any(getattr(impl, "shape", None) is not None for impl in engine.impls)] += 1
+        return preempt(*args, **named)
+
+    scheduler._preempt_request = counted
 
     def compare(name, plain, ours):
         nonlocal ties, compared
@@ -115,12 +124,16 @@ def main():
         wrong.append(f"{served} layers are served")
     print(f"{args.dtype}, {served} layers served: {compared} texts compared, {seed - args.seed} schedules from seed {args.seed}; {ties} differ by rounding, "
           f"{len(wrong)} otherwise", flush=True)  # fmt: skip
-    print({name: counts[name] for name in ("coded", "exact", "gated", "prompt_tokens", "encoded_keys", "changed_windows", "declined")})
+    print({name: counts[name] for name in ("coded", "exact", "gated", "prompt_tokens", "encoded_keys", "changed_windows", "found_windows", "declined")},
+          f"preempted: {preempted[False]} texts, and through Seine {preempted[True]}")  # fmt: skip
     for line in wrong[:20]:
         print("WRONG", line)
-    if not counts["coded"] or not counts["exact"] or not counts["changed_windows"] or counts["declined"]:
+    if not counts["coded"] or not counts["exact"] or not counts["changed_windows"] or counts["declined"] or counts["found_windows"]:
         wrong.append("counts")
-        print("WRONG: codes and exact attention must both have answered, blocks been used anew, and nothing been declined")
+        print("WRONG: codes and exact attention must both have answered, blocks been used anew, nothing been declined or written unseen")
+    if not preempted[True]:
+        wrong.append("preemption")
+        print("WRONG: no text was preempted through Seine: too few schedules, or too many blocks")
     sys.stdout.flush()
     os._exit(1 if wrong else 0)  # vLLM's own end waits for threads
 
