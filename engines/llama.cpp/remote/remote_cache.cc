@@ -144,7 +144,7 @@ int64_t RemoteCache::WindowShown(const AttentionNode& node) const {
 void RemoteCache::SetSlides(int64_t window) {
   window_ = window;
   block_.untold = false;
-  texts_.RemoveAll();
+  texts_.RemoveMade();
   texts_.Drop(kSlide);
 }
 
