@@ -171,7 +171,7 @@ std::string RemoteCache::Open(const AttentionNode& node) {
     if (layer.buffer == facts.buffer && layer.layer == layers_.back()) deepest_ = layer;
   }
   config_ = SessionConfig();
-  config_.endpoint = s.endpoint, config_.index = s.index;
+  config_.endpoint = s.endpoint, config_.index = s.index, config_.layers = layers_;
   config_.geometry.num_layers = static_cast<int>(layers_.size());
   config_.geometry.num_q_heads = facts.num_q_heads;
   config_.geometry.num_kv_heads = facts.num_kv_heads;
