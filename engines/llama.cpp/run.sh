@@ -175,7 +175,7 @@ if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
   if ! { cmake --preset "$preset" -DSEINE_LLAMA_CPP="$PWD/$sources" -DSEINE_LLAMA_CPP_LIB="$PWD/$libraries/bin" &&
-    cmake --build --preset "$preset" --target llama_plugin_test llama_ggml_test llama_offload_test llama_backend_ops_test llama_bench_test llama_remote_test llama_session_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
+    cmake --build --preset "$preset" --target llama_plugin_test llama_ggml_test llama_offload_test llama_backend_ops_test llama_bench_test llama_remote_test llama_remote_cache_test llama_session_test seine-long-decode; } >"$BUILD/test.log" 2>&1; then
     tail -n 40 "$BUILD/test.log" >&2
     die "building the plug-in's tests failed: $BUILD/test.log"
   fi

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engines/llama.cpp/report.h"
 
 namespace seine::llama {
@@ -11,6 +12,7 @@ namespace seine::llama {
 namespace {
 
 constexpr char kRemovedEarly[] = "cells that were removed before it was seen which layers slide";
+constexpr char kF32[] = "keys of f32";
 
 }  // namespace
 
@@ -93,7 +95,13 @@ ggml_status RemoteAttention::Attend(ggml_tensor* tensor) {
 ggml_status RemoteAttention::SetRows(ggml_tensor* node) {
   if (const ggml_status status = team_.Compute(node); status != GGML_STATUS_SUCCESS) return status;
   int layer = 0;
-  if (IsKeyCache(RootOf(node), &layer)) {
+  const bool keys = IsKeyCache(RootOf(node), &layer);
+  if (keys && node->type == GGML_TYPE_F32) {  // they are cast, and attended where no backend of ours sees it
+    Report::Get().Declined(kF32);
+    SayOnce(absl::StrCat("decoding fails: SEINE_ENDPOINT has no use for ", kF32, " (-ctk f16)"));
+    return GGML_STATUS_FAILED;
+  }
+  if (keys) {
     ReadRows(node, layer);
   } else if (node->ne[0] == 1) {  // values lie transposed
     SayOnce("decoding fails: SEINE_ENDPOINT needs flash attention (-fa on)");

@@ -21,7 +21,9 @@ namespace seine::llama {
 namespace {
 
 constexpr char kSlide[] = "layers that slide";
-constexpr auto kBetweenTries = std::chrono::seconds(1);  // to find an index again
+// To find an index again: at least the first, and so often what the last attempt took, since a step waits for it.
+constexpr auto kBetweenTries = std::chrono::seconds(1);
+constexpr int kTimesATry = 10;
 
 const char* RowAt(const ggml_tensor* cache, int64_t cell) {
   return static_cast<const char*>(cache->data) + cell * cache->nb[1];
@@ -81,7 +83,13 @@ RemoteCache::~RemoteCache() {
   for (const auto& [rows, cells] : caches_) Forget(rows);
 }
 
-void RemoteCache::Begin() { block_ = {}; }
+void RemoteCache::Begin() {
+  // Of a graph that ended early, or whose attention came to no backend of ours.
+  if (texts_.has_cells() && !slides() && !block_.planned) {
+    for (const int64_t cell : block_.cells) texts_.Lose(cell, "rows that were never attended", /*fresh=*/false);
+  }
+  block_ = {};
+}
 
 bool RemoteCache::Writes(int layer, const std::vector<int64_t>& cells) {
   if (!block_.cells.empty() && cells != block_.cells) return false;
@@ -144,7 +152,7 @@ int64_t RemoteCache::WindowShown(const AttentionNode& node) const {
 void RemoteCache::SetSlides(int64_t window) {
   window_ = window;
   block_.untold = false;
-  texts_.RemoveAll();
+  texts_.RemoveMade();
   texts_.Drop(kSlide);
 }
 
@@ -152,12 +160,10 @@ std::string RemoteCache::Open(const AttentionNode& node) {
   if (texts_.session() != nullptr) return {};
   const Settings& s = settings();
   const bool named = !s.index.empty();
-  const auto now = std::chrono::steady_clock::now();
-  if (std::count(block_.positions->begin(), block_.positions->end(), 0) == 0 &&
-      !(named && now - tried_ >= kBetweenTries)) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (std::count(block_.positions->begin(), block_.positions->end(), 0) == 0 && !(named && begin >= retry_)) {
     return texts_.why_dropped().empty() ? "positions before these were never seen" : texts_.why_dropped();
   }
-  tried_ = now;
   CacheFacts facts;
   if (!FindFacts(RootOf(node.keys)->data, &facts)) return "a cache that was never planned for";
   layers_ = LayersOfCache(facts);
@@ -165,7 +171,7 @@ std::string RemoteCache::Open(const AttentionNode& node) {
     if (layer.buffer == facts.buffer && layer.layer == layers_.back()) deepest_ = layer;
   }
   config_ = SessionConfig();
-  config_.endpoint = s.endpoint, config_.index = s.index;
+  config_.endpoint = s.endpoint, config_.index = s.index, config_.layers = layers_;
   config_.geometry.num_layers = static_cast<int>(layers_.size());
   config_.geometry.num_q_heads = facts.num_q_heads;
   config_.geometry.num_kv_heads = facts.num_kv_heads;
@@ -180,7 +186,10 @@ std::string RemoteCache::Open(const AttentionNode& node) {
   StateRopes(facts, /*profile=*/nullptr, &config_.geometry);
   counted_ = {};
   absl::StatusOr<std::unique_ptr<Session>> opened = OpenSession(config_);
+  const auto end = std::chrono::steady_clock::now();
+  retry_ = end + kBetweenTries;
   if (!opened.ok()) {
+    retry_ = std::max(retry_, end + kTimesATry * (end - begin));
     texts_.Drop(ServerError(opened.status()));
     return texts_.why_dropped();
   }
@@ -494,6 +503,7 @@ ggml_status RemoteCache::Attend(const AttentionNode& node, int layer) {
     Count();
     if (status.ok()) break;
     Fail(status);
+    computed = false;  // a part of an answer may lie in the output of a text that failed
   }
   pending_ = false;
   if (!block_.why.empty()) Report::Get().Declined(block_.why);

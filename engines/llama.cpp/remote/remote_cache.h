@@ -139,7 +139,7 @@ class RemoteCache final : private WriteListener {
   bool in_chunks_ = false;                            // tokens see more cells than window_ at times
   int64_t window_ = 0;                                // cells that a token sees at most; 0: it is not known to slide
   std::string unfit_;                                 // why nothing goes to the server, for good
-  std::chrono::steady_clock::time_point tried_ = {};  // to open a session
+  std::chrono::steady_clock::time_point retry_ = {};  // to open a session
   CacheFacts deepest_;                                // layer of the cache
   std::vector<int64_t> seen_;                         // scratch: cells that a token sees, but those of its block
   std::map<const uint8_t*, Cells> caches_;            // of keys and of values, by their data

@@ -14,8 +14,9 @@ namespace seine::llama {
 
 namespace {
 
-constexpr int64_t kFewRows = 16;    // of a text beside another: what a draft leaves
-constexpr size_t kMostUnheld = 64;  // texts of which no cell holds a row
+constexpr int64_t kFewRows = 16;      // of a text beside another: what a draft leaves
+constexpr size_t kMostUnheld = 64;    // texts of which no cell holds a row
+constexpr size_t kMostReasons = 256;  // a server's errors name numbers: the last place is the newest one's
 constexpr char kLoaded[] = "a loaded state, whose rows the server has not";
 constexpr int64_t kRowsARead = 1024;  // that are read off the server to find a text
 
@@ -75,6 +76,7 @@ void RemoteTexts::Write(int64_t cell, int64_t position) {
 uint16_t RemoteTexts::Reason(const std::string& why) {
   const auto held = std::find(reasons_.begin(), reasons_.end(), why);
   if (held != reasons_.end()) return static_cast<uint16_t>(held - reasons_.begin());
+  if (reasons_.size() == kMostReasons) reasons_.pop_back();
   reasons_.push_back(why);
   return static_cast<uint16_t>(reasons_.size() - 1);
 }
@@ -206,10 +208,10 @@ RemoteText* RemoteTexts::Behind(int64_t cell, int64_t position, const std::vecto
   // A roll-back, as drafts are followed by. What was loaded goes on from where it was saved.
   const bool few = best->length() - position <= kFewRows && !cells_[cell].is_loaded;
   if (few && !best->found && !is_busy && !IsHeld(*best, position, but_stream) && !MayBeLoaded(but_stream)) {
+    best->used = ++uses_;  // it is not freed meanwhile
     status = Call([&] { return session_->Truncate(best->sequence, position); });
     if (status.ok()) {
       CutBack(best, position);
-      best->used = ++uses_;
       return best;
     }
   } else {
@@ -319,10 +321,12 @@ void RemoteTexts::Forget(const RemoteText* text) {
   texts_.remove_if([&](const RemoteText& t) { return &t == text; });
 }
 
+bool RemoteTexts::IsUnheld(const RemoteText& text) const { return !IsHeld(text, text.length() - OwnRows(text), -1); }
+
 std::vector<RemoteText*> RemoteTexts::Unheld() {
   std::vector<RemoteText*> unheld;
   for (RemoteText& text : texts_) {
-    if (!IsHeld(text, 0, -1)) unheld.push_back(&text);
+    if (IsUnheld(text)) unheld.push_back(&text);
   }
   std::sort(unheld.begin(), unheld.end(), [](const RemoteText* a, const RemoteText* b) { return a->used < b->used; });
   return unheld;
@@ -330,15 +334,21 @@ std::vector<RemoteText*> RemoteTexts::Unheld() {
 
 bool RemoteTexts::Free() {
   std::vector<RemoteText*> free = Unheld();
+  free.erase(std::find_if(free.begin(), free.end(), [&](const RemoteText* t) { return t->used > planned_; }),
+             free.end());
   free.resize((free.size() + 1) / 2);  // rows that texts share are there until the last goes
-  if (free.empty()) {
-    for (RemoteText& text : texts_) {
-      const bool is_older = free.empty() || text.used < free[0]->used;
-      if (text.used <= planned_ && text.is_left && is_older) free = {&text};
-    }
+  const bool any = !free.empty();
+  for (const RemoteText* text : free) {
+    if (IsUnheld(*text)) Remove(text);
   }
-  for (const RemoteText* text : free) Remove(text);
-  return !free.empty();
+  if (any) return true;
+  const RemoteText* oldest = nullptr;
+  for (const RemoteText& text : texts_) {
+    const bool is_older = oldest == nullptr || text.used < oldest->used;
+    if (text.used <= planned_ && text.is_left && is_older) oldest = &text;
+  }
+  if (oldest != nullptr) Remove(oldest);
+  return oldest != nullptr;
 }
 
 int64_t RemoteTexts::OwnRows(const RemoteText& text) const {
@@ -354,8 +364,11 @@ void RemoteTexts::Remove(const RemoteText* text) {
   Forget(text);
 }
 
-void RemoteTexts::RemoveAll() {
-  while (!texts_.empty()) Remove(&texts_.front());
+void RemoteTexts::RemoveMade() {
+  for (auto at = texts_.begin(); at != texts_.end();) {
+    const RemoteText& text = *at++;
+    if (!text.found) Remove(&text);
+  }
 }
 
 void RemoteTexts::Tidy(const RemoteText* but) {
@@ -368,7 +381,7 @@ void RemoteTexts::Tidy(const RemoteText* but) {
   if (texts_.size() <= kMostUnheld) return;
   std::vector<RemoteText*> unheld = Unheld();
   for (size_t i = 0; i + kMostUnheld < unheld.size(); ++i) {
-    if (unheld[i] != but) Remove(unheld[i]);
+    if (unheld[i] != but && IsUnheld(*unheld[i])) Remove(unheld[i]);
   }
 }
 

@@ -98,11 +98,11 @@ class RemoteTexts {
   absl::StatusOr<bool> Find(const std::vector<int64_t>& cells, int64_t position, int64_t before,
                             const std::function<RowHash(int64_t cell)>& hash_of);
 
-  // Makes room on the server: texts of which no cell holds a row go, those first that were used longest ago, then one
-  // that was left; none of those that the plan uses. False: there are none.
+  // Makes room on the server: texts of which no cell holds a row of their own go, those first that were used longest
+  // ago, then one that was left; none of those that the plan uses. False: there are none.
   bool Free();
   void Remove(const RemoteText* text);
-  void RemoveAll();
+  void RemoveMade();  // all but those of an earlier run
 
  private:
   struct Cell {
@@ -122,8 +122,10 @@ class RemoteTexts {
   bool MayBeLoaded(int64_t but_stream) const;
   RemoteText* Add(int sequence);
   int64_t OwnRows(const RemoteText& text) const;  // that no other text has
-  std::vector<RemoteText*> Unheld();              // texts of which no cell holds a row, by their use
-  void Forget(const RemoteText* text);            // the server has it no more
+  // No cell holds a row that it alone has. Of texts that share all that is held, the last one is held.
+  bool IsUnheld(const RemoteText& text) const;
+  std::vector<RemoteText*> Unheld();    // by their use
+  void Forget(const RemoteText* text);  // the server has it no more
   // Removes texts that were left few rows before their end, as drafts are, and that nobody can go on with, and all but
   // so many of those that no cell holds.
   void Tidy(const RemoteText* but);

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/settings.h"
@@ -72,10 +73,10 @@ v1::IndexSpec SpecOf(const SessionConfig& c) {
   spec.mutable_retrieval()->set_softmax_scale(c.scale);
   spec.mutable_retrieval()->set_gate(c.gate);
   spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
-  // Of other settings it is another index: what is found in this one can be asked.
-  spec.set_name(c.index.empty()
-                    ? NewName()
-                    : absl::StrFormat("%s-%016x", c.index, std::hash<std::string>()(spec.SerializeAsString())));
+  // Of other settings it is another index: what is found in this one can be asked. So are a model's layers that slide,
+  // as many as those that do not.
+  const std::string told = absl::StrCat(spec.SerializeAsString(), absl::StrJoin(c.layers, ","));
+  spec.set_name(c.index.empty() ? NewName() : absl::StrFormat("%s-%016x", c.index, std::hash<std::string>()(told)));
   return spec;
 }
 

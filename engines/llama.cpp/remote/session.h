@@ -17,6 +17,7 @@ namespace seine::llama {
 struct SessionConfig {
   std::string endpoint;
   std::string index;         // its name begins so and goes on with a hash of what follows; empty: one of its own
+  std::vector<int> layers;   // of the model, which the server counts from 0
   Geometry geometry;         // of fp16 or bf16
   float scale = 0;           // of logits
   float softcap = 0;         // of logits; 0: none

@@ -322,6 +322,10 @@ void ExpectOnlyWhole(const ModelShape& shape, ggml_type type, int whole, const s
 }
 
 TEST_F(Remote, WhatNoServerAnswers) {
+  const Model model = MakeModel(kShape);
+  Texts f32(model.get(), kCells, 1, GGML_TYPE_F32);  // llama.cpp casts them: the plug-in does not see their attention
+  EXPECT_EQ(f32.Decode(20), INFINITY);
+  EXPECT_GT(Count("keys of f32"), 0);
   ExpectOnlyWhole(kShape, GGML_TYPE_Q8_0, 200, "a cache of another type than f16 or bf16");
   ExpectOnlyWhole({.architecture = "gemma3", .embedding = 256, .q_heads = 4, .kv_heads = 1, .head_dim = 256},
                   GGML_TYPE_F16, 200, "cells that were removed before it was seen which layers slide");

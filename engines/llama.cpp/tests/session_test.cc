@@ -1,11 +1,13 @@
-// A session with a server that is older than the session: one that knows no soft cap of logits.
+// Sessions with a server that is older than they are: one that knows no soft cap of logits.
 #include "engines/llama.cpp/remote/session.h"
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "seine/v1/admin_service.grpc.pb.h"
 #include "seine/v1/index_service.grpc.pb.h"
@@ -32,6 +34,7 @@ struct Indexes final : v1::IndexService::Service {
   grpc::Status CreateIndex(grpc::ServerContext*, const v1::CreateIndexRequest* in,
                            v1::CreateIndexResponse* out) override {
     *out->mutable_index()->mutable_spec() = in->spec();
+    names.insert(in->spec().name());
     ++made;
     return grpc::Status::OK;
   }
@@ -40,6 +43,7 @@ struct Indexes final : v1::IndexService::Service {
     return grpc::Status::OK;
   }
   int made = 0, deleted = 0;
+  std::set<std::string> names;
 };
 
 struct Sequences final : v1::SequenceService::Service {
@@ -48,6 +52,10 @@ struct Sequences final : v1::SequenceService::Service {
     out->mutable_handle()->set_index(in->index());
     out->mutable_handle()->set_id("a");
     out->mutable_handle()->set_generation(1);
+    return grpc::Status::OK;
+  }
+  grpc::Status ListSequences(grpc::ServerContext*, const v1::ListSequencesRequest*,
+                             v1::ListSequencesResponse*) override {
     return grpc::Status::OK;
   }
 };
@@ -61,27 +69,34 @@ struct Retrieval final : v1::RetrievalService::Service {
   grpc::Status status;
 };
 
-TEST(Session, AServerThatKnowsNoSoftCapIsRefused) {
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() {
+    config.endpoint = "unix://" + folder.Path("seine.sock");
+    config.geometry.num_layers = 2;
+    config.geometry.num_q_heads = 4, config.geometry.num_kv_heads = 2, config.geometry.head_dim = 64;
+    config.geometry.dtype = DType::kFloat16;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(config.endpoint, grpc::InsecureServerCredentials());
+    builder.RegisterService(&admin);
+    builder.RegisterService(&indexes);
+    builder.RegisterService(&sequences);
+    builder.RegisterService(&retrieval);
+    server = builder.BuildAndStart();
+    EXPECT_NE(server, nullptr);
+  }
+  ~SessionTest() override { server->Shutdown(); }
+
   const TempFolder folder;
-  const std::string endpoint = "unix://" + folder.Path("seine.sock");
+  SessionConfig config;
   Admin admin;
   Indexes indexes;
   Sequences sequences;
   Retrieval retrieval;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(endpoint, grpc::InsecureServerCredentials());
-  builder.RegisterService(&admin);
-  builder.RegisterService(&indexes);
-  builder.RegisterService(&sequences);
-  builder.RegisterService(&retrieval);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ASSERT_NE(server, nullptr);
+  std::unique_ptr<grpc::Server> server;
+};
 
-  SessionConfig config;
-  config.endpoint = endpoint;
-  config.geometry.num_layers = 2;
-  config.geometry.num_q_heads = 4, config.geometry.num_kv_heads = 2, config.geometry.head_dim = 64;
-  config.geometry.dtype = DType::kFloat16;
+TEST_F(SessionTest, AServerThatKnowsNoSoftCapIsRefused) {
   config.softcap = 30;
   std::unique_ptr<Session> session;
   absl::Status status = SeineOpenSession(config, &session);
@@ -95,8 +110,21 @@ TEST(Session, AServerThatKnowsNoSoftCapIsRefused) {
   EXPECT_EQ(SeineOpenSession(config, &session).code(), absl::StatusCode::kInvalidArgument);
   config.softcap = 0;  // nothing to ask for
   EXPECT_EQ(SeineOpenSession(config, &session), absl::OkStatus());
-  session.reset();
-  server->Shutdown();
+}
+
+// Of a model every other layer of which slides, both kinds are as many and alike.
+TEST_F(SessionTest, AnIndexThatIsKeptIsOfTheSameLayers) {
+  config.index = "chats";
+  std::unique_ptr<Session> session;
+  for (const std::vector<int>& layers : {std::vector<int>{0, 2}, {1, 3}, {0, 2}, {0, 23}}) {
+    config.layers = layers;
+    EXPECT_EQ(SeineOpenSession(config, &session), absl::OkStatus());
+    session.reset();
+  }
+  EXPECT_EQ(indexes.made, 4);
+  EXPECT_EQ(indexes.names.size(), 3u);
+  for (const std::string& name : indexes.names) EXPECT_EQ(name.rfind("chats-", 0), 0u) << name;
+  EXPECT_EQ(indexes.deleted, 0);
 }
 
 }  // namespace

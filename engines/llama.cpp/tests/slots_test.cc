@@ -315,6 +315,21 @@ TEST_F(KeptIndex, AServerThatStartsAgainHasItsChats) {
   for (int i = 0; i < 4; ++i) ASSERT_LT(slots.Read({0, 1}, 1 + 7 * i), kSame) << ThePlugin().report();
 }
 
+// Of as many layers that slide as of others: each kind has an index of its own.
+TEST_F(KeptIndex, LayersThatSlideLeaveTheOthersChats) {
+  ModelShape shape = {.architecture = "gemma2", .layers = 4, .embedding = 256, .q_heads = 4, .kv_heads = 2};
+  shape.head_dim = 256, shape.sliding_window = 64;
+  const Model model = MakeModel(shape);
+  Slots slots(model.get(), 2, /*unified=*/true);
+  for (int i = 0; i < 12; ++i) ASSERT_LT(slots.Read({0}, 40), kNear) << i;  // at first both kinds see all
+  slots.RemoveOld(0, 100);
+  const Slots::Saved saved = slots.Save(0);
+  slots.StartEngine();
+  for (int i = 0; i < 3; ++i) ASSERT_LT(slots.Read({1}, 40), kNear) << i;
+  ASSERT_TRUE(slots.Load(saved, 0));
+  for (int i = 0; i < 3; ++i) ASSERT_LT(slots.Read({0}, 1 + i), kNear) << ThePlugin().report();
+}
+
 TEST_F(KeptIndex, ASequenceThatTheServerLost) {
   const Model model = MakeModel(kSlotShape);
   Slots slots(model.get(), 2, /*unified=*/true);
