@@ -341,7 +341,7 @@ def test_a_profile_is_of_the_layers_served_and_states_how_each_turns(tmp_path, m
     # The second layer is the first of the index; layers that share the keys of others are none.
     numbers = sorted({int(name.split(".")[1]) for name in tensors})
     assert numbers == sorted({*range(4)} if kind == "smollm3" else {*LAYERS.get(kind, {1: 0}).values()} if kind in PARTLY else {0, 1})
-    file, args = tmp_path / "tiny.profile.safetensors", profile.parse_args(["--text", "t", "--out", "o", "--licence", "none"])
+    file, args = tmp_path / f"{kind}.profile.safetensors", profile.parse_args(["--text", "t", "--out", "o", "--licence", "none"])
     metadata = profile.describe(measurer, args)
     write_tensors(str(file), tensors, metadata)
 
