@@ -190,7 +190,9 @@ std::string Attention::MakeStreams(Layer* layer) {
   }
   if (profile_ != nullptr) {
     const auto layers = static_cast<size_t>(profile_->num_layers());
-    if (const auto other = FindOther(f); other && LayersOfCache(*other).size() == layers) {
+    const auto other = FindOther(f);
+    if (other && LayersOfCache(*other).size() == layers &&
+        MomentsAreOf(*profile_, NumberInProfile(*other, profile_->num_layers()), *other)) {
       const bool either = other->capacity == f.capacity && LayersOfCache(f).size() == layers;  // swa_full
       if (other->capacity >= f.capacity && !either) return kLacked;
     }
