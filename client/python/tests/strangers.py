@@ -29,8 +29,13 @@ import sys
 from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
 gguf = Path(sys.argv[1])
-for kind in (AutoModelForCausalLM, AutoTokenizer):
-    kind.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained("model")
+read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype="float32")
+if hasattr(read.config, "quantization_config"):
+    del read.config.quantization_config
+made = AutoModelForCausalLM.from_config(read.config)  # what was read of a GGUF is not saved
+made.load_state_dict(read.state_dict())
+made.save_pretrained("model")
+AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained("model")
 """
 MOST = 5  # lines that a way takes
 
