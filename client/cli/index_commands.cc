@@ -48,7 +48,7 @@ std::string InALine(const Json& value) {
   return value.dump();
 }
 
-// What is not set takes no line of the table. `closing`: a line below it.
+// Prints an index; a setting that is absent takes no line. `closing`: a line below the table.
 void Show(const Session& session, const v1::IndexInfo& info, const std::string& closing = "") {
   const Json json = ToJson(info);
   session.Print(json, [&] {

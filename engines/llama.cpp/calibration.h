@@ -49,8 +49,8 @@ class Calibration {
   bool Measures(const void* context) const { return context_ == nullptr || context_ == context; }
   // `first`: a batch's first row of keys, with which measuring begins. False: this context is not measured.
   bool Begin(const void* context, const CacheFacts& facts, bool first = false);
-  // Of two caches of equally many cells (swa_full) the one whose layers were seen to attend fewer slides. Absent: there
-  // is another of as many, and neither was seen to.
+  // Returns true if the layer slides. Where two caches have equally many cells (swa_full), the one whose layers were
+  // seen to attend fewer does. Absent: there is another of as many, and neither was seen to.
   std::optional<bool> Slides(const CacheFacts& facts) const;
   void Compare(const CacheFacts& facts, const AttentionNode& node);
   bool ReadPositions(const ggml_tensor* keys);

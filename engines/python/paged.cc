@@ -408,7 +408,7 @@ class PagedLayer {
     counts_.decode_us += NowMicros() - prompts_done;
   }
 
-  // Of codes, once those of every block are made.
+  // Returns the bytes of codes once those of every block are made.
   int64_t most_bytes() const { return cells_->BytesFor(attention_->num_blocks() * attention_->settings().block_size); }
 
   nb::dict Counts() {
@@ -616,7 +616,7 @@ class PagedLayer {
   int64_t longest_prompt_ = 0;
   int since_refit_;  // steps; layers take turns
   PagedCounts counts_;
-  // Of the call that is running.
+  // State of the call that is running.
   const float* queries_ = nullptr;
   float* output_ = nullptr;
   int64_t query_stride_ = 0, output_stride_ = 0;

@@ -18,7 +18,7 @@ class Checks {
 
   absl::Status CheckLayer(int layer) const;
   absl::Status CheckHead(int kv_head) const;
-  // Of Append: all but what the layer holds by now.
+  // Checks an append, but for what the layer holds by now.
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values,
                            const QueryView& queries) const;
   // Makes it, where the index keeps what it reads.

@@ -133,8 +133,8 @@ TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
   ExpectTheIndexsAnswers(1400, 0, Path::kExact);  // a short zone
 }
 
-// What is lost by a profile's codes over 3,000 keys whose coordinates lie in an order, the mean of 16 queries. The
-// profile's, of halves, lie in the order that it states.
+// Returns the attention that a profile's codes lose over 3,000 keys whose coordinates lie in an order, the mean of 16
+// queries. The profile's, of halves, lie in the order that it states.
 double LostInLayout(Rope::Style style, Rope::Style stated) {
   constexpr int kCells = 3000, kPairs = kDim / 2;
   CellConfig config = Config();

@@ -66,7 +66,7 @@ TEST(Layout, AProfileOfOneIsTheOthersInItsOrder) {
   }
 }
 
-// Of a part of a head, half of the half-split order's pairs lie in its first coordinates: by hand again.
+// Pairs of a part of a head lie in its first coordinates in the half-split order: by hand again.
 TEST(Layout, PartsOfHeadsAreBroughtToo) {
   constexpr int kPlaceOfPart[kDim] = {0, 2, 1, 3, 4, 5, 6, 7};  // two pairs turn, of coordinates 0 to 3
   const auto rope = [](Rope::Style style, int rotary_dim) { return Rope{style, {1, .3, 0, 0}, rotary_dim}; };

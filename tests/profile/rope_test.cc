@@ -104,7 +104,7 @@ TEST(Rope, PartsOfHeadsTurnByTransformersFrequencies) {
        1,
        32,
        {1, .193922758, .0165604409, .00321144611, .000524846022, 6.64786967e-06, 5.6770881e-07}},
-      // Of Gemma 4: pairs are those of a whole head.
+      // Gemma 4's pairs are those of a whole head.
       {R"({"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25})",
        1,
        0,

@@ -84,7 +84,7 @@ RemoteCache::~RemoteCache() {
 }
 
 void RemoteCache::Begin() {
-  // Of a graph that ended early, or whose attention came to no backend of ours.
+  // Rows of a graph that ended early, or whose attention came to no backend of ours, are not known.
   if (texts_.has_cells() && !slides() && !block_.planned) {
     for (const int64_t cell : block_.cells) texts_.Lose(cell, "rows that were never attended", /*fresh=*/false);
   }
@@ -413,7 +413,7 @@ absl::Status RemoteCache::Exchange(const AttentionNode& node, int of_model) {
   }
   queries_.resize(block_.runs.size() * queries);
   log_sum_exp_.resize(block_.cells.size() * node.num_q_heads);
-  // Of each text one token at a time: it sees none of the later ones.
+  // Sends one token of each text at a time: a token sees none of the later ones.
   for (size_t i = 0; i < most; ++i) {
     std::vector<AttendItem> items;
     for (const Run& run : block_.runs) {

@@ -27,7 +27,7 @@ namespace seine::llama {
 // An error of the server's, as it is said and counted.
 std::string ServerError(const absl::Status& status);
 
-// Of a row of the deepest layer. 0: not known.
+// Hashes of a row of the deepest layer: of its key, and of key and value. 0: not known.
 struct RowHash {
   static RowHash Of(const void* key, const void* value, size_t bytes);  // bytes: of each
   uint64_t key = 0, both = 0;

@@ -73,8 +73,8 @@ v1::IndexSpec SpecOf(const SessionConfig& c) {
   spec.mutable_retrieval()->set_softmax_scale(c.scale);
   spec.mutable_retrieval()->set_gate(c.gate);
   spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);
-  // Of other settings it is another index: what is found in this one can be asked. So are a model's layers that slide,
-  // as many as those that do not.
+  // Names an index by its settings and layers, so that all sequences found in it can be asked. Layers that slide may
+  // be as many as the others, with the same settings.
   const std::string told = absl::StrCat(spec.SerializeAsString(), absl::StrJoin(c.layers, ","));
   spec.set_name(c.index.empty() ? NewName() : absl::StrFormat("%s-%016x", c.index, std::hash<std::string>()(told)));
   return spec;

@@ -139,7 +139,7 @@ void HaveGpus() {
 
 constexpr int kLayers = 4, kUbatch = 512;
 const ModelShape kShape = {.layers = kLayers, .embedding = 256, .q_heads = 4, .kv_heads = 2};
-// Of keys and values of a cell, in all layers.
+// Bytes of a cell's keys and values in all layers.
 constexpr int64_t kCellBytes = int64_t{kLayers} * 2 * 2 * 64 * sizeof(ggml_fp16_t);
 
 // Where attention of some tokens was computed, and what was copied meanwhile.

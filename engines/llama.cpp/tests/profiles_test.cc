@@ -258,7 +258,7 @@ TEST_F(Profiles, LayersThatSlideAreToldByWhatTheyAttend) {
   }
 }
 
-// Of heads of which a part turns, in halves or neighbours, and of layers that do not turn at all.
+// Profiles state heads of which a part turns, in halves or neighbours, and layers that do not turn at all.
 TEST_F(Profiles, LayersAreStatedAsTheyTurn) {
   const struct {
     std::string model, rope, layers;  // as config.json has it, and what the profile says of layers; "": nothing
@@ -297,7 +297,7 @@ TEST_F(Profiles, LayersAreStatedAsTheyTurn) {
   }
 }
 
-// Of Gemma 4's heads a profile is measured, and found; keys of 512 have the rsq code.
+// A profile of Gemma 4's heads is measured and found; keys of 512 have the rsq code.
 TEST_F(Profiles, HeadsTooWideForTheCodeAreSaid) {
   const std::string path = Path("wide.profile.safetensors");
   const std::string model = "TEST_ARCHITECTURE=gemma4 TEST_LAYERS=4 TEST_HEAD_DIM=512 TEST_QUARTER=1 TEST_RINGS=1 ";

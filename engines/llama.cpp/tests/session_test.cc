@@ -112,7 +112,7 @@ TEST_F(SessionTest, AServerThatKnowsNoSoftCapIsRefused) {
   EXPECT_EQ(SeineOpenSession(config, &session), absl::OkStatus());
 }
 
-// Of a model every other layer of which slides, both kinds are as many and alike.
+// Layers of both kinds are alike, and as many, in a model of which every other layer slides.
 TEST_F(SessionTest, AnIndexThatIsKeptIsOfTheSameLayers) {
   config.index = "chats";
   std::unique_ptr<Session> session;

@@ -256,7 +256,7 @@ TEST_P(SlotsOf, RandomOperations) {
     if (what == 4) check({0, 1, 2}, 1 + some % 20);
     if (what == 5) check({s, other}, 1 + some % 3);
     if (what == 6 && saved.empty() && slots.End(s) - slots.Begin(s) > some + 2) slots.Remove(s, slots.End(s) - some);
-    // Of a saved state no few rows may be rolled back: they are taken for a draft's.
+    // Rows are rolled back by more than a draft's few, which a saved state would not survive.
     if (what == 6 && slots.End(s) - slots.Begin(s) > some + 30) slots.Remove(s, slots.End(s) - some - 20);
     if (what == 7) {  // what differs by few rows is taken for a draft's as well
       slots.Copy(s, other);
@@ -315,7 +315,7 @@ TEST_F(KeptIndex, AServerThatStartsAgainHasItsChats) {
   for (int i = 0; i < 4; ++i) ASSERT_LT(slots.Read({0, 1}, 1 + 7 * i), kSame) << ThePlugin().report();
 }
 
-// Of as many layers that slide as of others: each kind has an index of its own.
+// Layers that slide have an index of their own where they are as many as the others.
 TEST_F(KeptIndex, LayersThatSlideLeaveTheOthersChats) {
   ModelShape shape = {.architecture = "gemma2", .layers = 4, .embedding = 256, .q_heads = 4, .kv_heads = 2};
   shape.head_dim = 256, shape.sliding_window = 64;

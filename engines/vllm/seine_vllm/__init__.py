@@ -9,7 +9,7 @@ import logging
 
 VERSION = "0.32.0"  # of vLLM, that this was tried with
 BACKEND = "seine_vllm.backend.SeineBackend"
-# What is called and overridden of vLLM's backend: class -> method -> its parameters.
+# Methods of vLLM's backend that are called and overridden: class -> method -> its parameters.
 WANTED = {
     "CPUAttentionBackend": {"get_impl_cls": [], "get_builder_cls": [], "get_name": []},
     "CPUAttentionMetadataBuilder": {

@@ -124,7 +124,7 @@ TEST_F(CliTest, ErrorsNameTheCommandThatHelps) {
     EXPECT_FALSE(absl::StrContains(Seine(line).err, "(next: ")) << line;
   }
   EXPECT_FALSE(absl::StrContains(Seine("index get nowhere -o json").err, "next: "));
-  // What is named is there.
+  // Commands that the hints name are there.
   for (const std::string line : {"index list", "seq list m", "index get m", "version"})
     EXPECT_EQ(Seine(line).exit_code, 0);
 }
