@@ -44,6 +44,8 @@ nb::object ErrorTuple(const absl::Status& status) {
                         absl::ToDoubleSeconds(client::RetryDelayOf(status)));
 }
 
+void ThrowValueError(const std::string& text) { throw nb::value_error(text.c_str()); }
+
 void RaiseIfWrong(const absl::Status& status) {
   if (status.ok()) return;
   const nb::object error = (*native_error)(InWords(status.message()).c_str());

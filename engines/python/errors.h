@@ -19,6 +19,8 @@ void AddNativeError(nb::module_& module);
 // (code, message, field, reason, retry_delay), or None where `status` is OK. The status is the client's (client.h).
 nb::object ErrorTuple(const absl::Status& status);
 
+[[noreturn]] void ThrowValueError(const std::string& text);
+
 // NativeError where `status` is not OK.
 void RaiseIfWrong(const absl::Status& status);
 

@@ -18,7 +18,7 @@
 #include "engines/python/errors.h"
 #include "engines/python/message_dict.h"
 #include "engines/python/of_this_process.h"
-#include "engines/python/paged.h"
+#include "engines/python/paged/paged.h"
 #include "engines/python/prompt.h"
 #include "engines/python/step.h"
 #include "engines/python/tensor_file.h"

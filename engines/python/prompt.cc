@@ -23,8 +23,6 @@ namespace {
 
 using Seen = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;  // NOLINT(misc-include-cleaner)
 
-[[noreturn]] void ThrowValueError(const std::string& text) { throw nb::value_error(text.c_str()); }
-
 DType ElementsOf(const ArrayView& array, absl::string_view name) {
   switch (array.dtype()) {
     case client::DType::kFloat32:

@@ -1,7 +1,7 @@
 // Attention over the paged KV cache of an engine in Python, vLLM's: PagedAttention, PagedStep and PagedLayer of
 // _native.pyi.
-#ifndef SEINE_ENGINES_PYTHON_PAGED_H_
-#define SEINE_ENGINES_PYTHON_PAGED_H_
+#ifndef SEINE_ENGINES_PYTHON_PAGED_PAGED_H_
+#define SEINE_ENGINES_PYTHON_PAGED_PAGED_H_
 
 #include <nanobind/nanobind.h>
 
@@ -12,4 +12,4 @@ void AddPagedClasses(nanobind::module_& module);
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_PAGED_H_
+#endif  // SEINE_ENGINES_PYTHON_PAGED_PAGED_H_
