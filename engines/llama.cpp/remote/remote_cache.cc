@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engines/llama.cpp/profiles.h"
+#include "engines/llama.cpp/profiles/profiles.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 

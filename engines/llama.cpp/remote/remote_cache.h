@@ -19,11 +19,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engines/llama.cpp/node.h"
-#include "engines/llama.cpp/outside_writes.h"
+#include "engines/llama.cpp/ggml/node.h"
+#include "engines/llama.cpp/ggml/outside_writes.h"
+#include "engines/llama.cpp/ggml/team.h"
 #include "engines/llama.cpp/remote/remote_texts.h"
 #include "engines/llama.cpp/remote/session.h"
-#include "engines/llama.cpp/team.h"
 
 namespace seine::llama {
 
