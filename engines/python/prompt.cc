@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/fork.h"
-#include "engines/python/arrays.h"
-#include "engines/python/errors.h"
+#include "engines/python/values/arrays.h"
+#include "engines/python/values/errors.h"
 #include "index/prompt/prompt_batch.h"
 #include "kernels/backend.h"
 

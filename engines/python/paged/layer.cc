@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/errors.h"
+#include "engines/python/values/errors.h"
 #include "index/prompt/prompt_batch.h"
 
 namespace seine::python {

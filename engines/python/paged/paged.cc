@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/errors.h"
 #include "engines/python/paged/attention.h"
 #include "engines/python/paged/layer.h"
 #include "engines/python/paged/step.h"
 #include "engines/python/paged/tensors.h"
+#include "engines/python/values/errors.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
 

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/errors.h"
 #include "engines/python/paged/tensors.h"
+#include "engines/python/values/errors.h"
 
 namespace seine::python {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/errors.h"
+#include "engines/python/values/errors.h"
 
 namespace seine::python {
 namespace {

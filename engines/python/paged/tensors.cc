@@ -1,7 +1,7 @@
 #include "engines/python/paged/tensors.h"
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/errors.h"
+#include "engines/python/values/errors.h"
 
 namespace seine::python {
 

@@ -1,13 +1,13 @@
 // From messages to dicts, and what messages have.
-#include "engines/python/message_dict.h"
+#include "engines/python/values/message_dict.h"
 
 #include <google/protobuf/descriptor.h>
 
 #include "absl/strings/str_cat.h"
 #include "client/convert/convert.h"
-#include "engines/python/arrays.h"
-#include "engines/python/enum_words.h"
-#include "engines/python/errors.h"
+#include "engines/python/values/arrays.h"
+#include "engines/python/values/enum_words.h"
+#include "engines/python/values/errors.h"
 #include "seine/v1/common.pb.h"
 #include "seine/v1/status.pb.h"
 

@@ -1,4 +1,4 @@
-#include "engines/python/arrays.h"
+#include "engines/python/values/arrays.h"
 
 #include <cstring>
 #include <optional>

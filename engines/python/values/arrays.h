@@ -1,7 +1,7 @@
 // Arrays between Python and C++: any array of Python read where it lies, and numpy's made out of bytes. All needs the
 // GIL.
-#ifndef SEINE_ENGINES_PYTHON_ARRAYS_H_
-#define SEINE_ENGINES_PYTHON_ARRAYS_H_
+#ifndef SEINE_ENGINES_PYTHON_VALUES_ARRAYS_H_
+#define SEINE_ENGINES_PYTHON_VALUES_ARRAYS_H_
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -66,4 +66,4 @@ nb::object PositionsOf(nb::handle positions, absl::string_view name, bool each_o
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_ARRAYS_H_
+#endif  // SEINE_ENGINES_PYTHON_VALUES_ARRAYS_H_

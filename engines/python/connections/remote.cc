@@ -13,7 +13,7 @@
 #include "client/channel.h"
 #include "client/endpoint.h"
 #include "client/wire_calls.h"
-#include "engines/python/connection.h"
+#include "engines/python/connections/connection.h"
 
 namespace seine::python {
 namespace {

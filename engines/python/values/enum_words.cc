@@ -1,4 +1,4 @@
-#include "engines/python/enum_words.h"
+#include "engines/python/values/enum_words.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

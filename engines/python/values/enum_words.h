@@ -1,6 +1,6 @@
 // The words of the wire's enums: "per_q_head" is SCOPE_PER_Q_HEAD.
-#ifndef SEINE_ENGINES_PYTHON_ENUM_WORDS_H_
-#define SEINE_ENGINES_PYTHON_ENUM_WORDS_H_
+#ifndef SEINE_ENGINES_PYTHON_VALUES_ENUM_WORDS_H_
+#define SEINE_ENGINES_PYTHON_VALUES_ENUM_WORDS_H_
 
 #include <google/protobuf/descriptor.h>
 
@@ -22,4 +22,4 @@ std::string WordOf(const google::protobuf::EnumDescriptor& type, int number);
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_ENUM_WORDS_H_
+#endif  // SEINE_ENGINES_PYTHON_VALUES_ENUM_WORDS_H_

@@ -1,4 +1,4 @@
-#include "engines/python/errors.h"
+#include "engines/python/values/errors.h"
 
 #include "absl/strings/ascii.h"
 #include "client/client.h"

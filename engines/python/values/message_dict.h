@@ -5,8 +5,8 @@
 // tensors numpy arrays, and what is absent is None, which in turn may be put in and means: left out. Short forms that
 // go in: a scorer's name, a budget's tokens, (p, floor, cap) of a mass_p, an object with index, id and generation for a
 // handle. All needs the GIL.
-#ifndef SEINE_ENGINES_PYTHON_MESSAGE_DICT_H_
-#define SEINE_ENGINES_PYTHON_MESSAGE_DICT_H_
+#ifndef SEINE_ENGINES_PYTHON_VALUES_MESSAGE_DICT_H_
+#define SEINE_ENGINES_PYTHON_VALUES_MESSAGE_DICT_H_
 
 #include <google/protobuf/message.h>
 #include <nanobind/nanobind.h>
@@ -34,4 +34,4 @@ nb::dict SchemaOf(const google::protobuf::Descriptor& type);
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_MESSAGE_DICT_H_
+#endif  // SEINE_ENGINES_PYTHON_VALUES_MESSAGE_DICT_H_

@@ -1,4 +1,4 @@
-#include "engines/python/of_this_process.h"
+#include "engines/python/connections/of_this_process.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // Errors of Seine as Python has them: the exception NativeError, and tuples inside answers. All needs the GIL.
-#ifndef SEINE_ENGINES_PYTHON_ERRORS_H_
-#define SEINE_ENGINES_PYTHON_ERRORS_H_
+#ifndef SEINE_ENGINES_PYTHON_VALUES_ERRORS_H_
+#define SEINE_ENGINES_PYTHON_VALUES_ERRORS_H_
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
@@ -29,4 +29,4 @@ absl::Status AsClientHasIt(const absl::Status& status);
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_ERRORS_H_
+#endif  // SEINE_ENGINES_PYTHON_VALUES_ERRORS_H_

@@ -1,6 +1,6 @@
 // Seine as the Python module calls it: in this process, or a server's. Nothing here knows Python.
-#ifndef SEINE_ENGINES_PYTHON_CONNECTION_H_
-#define SEINE_ENGINES_PYTHON_CONNECTION_H_
+#ifndef SEINE_ENGINES_PYTHON_CONNECTIONS_CONNECTION_H_
+#define SEINE_ENGINES_PYTHON_CONNECTIONS_CONNECTION_H_
 
 #include <google/protobuf/message.h>
 
@@ -58,4 +58,4 @@ absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoi
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_CONNECTION_H_
+#endif  // SEINE_ENGINES_PYTHON_CONNECTIONS_CONNECTION_H_

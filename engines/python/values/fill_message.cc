@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "engines/python/arrays.h"
-#include "engines/python/enum_words.h"
-#include "engines/python/message_dict.h"
+#include "engines/python/values/arrays.h"
+#include "engines/python/values/enum_words.h"
+#include "engines/python/values/message_dict.h"
 #include "seine/v1/common.pb.h"
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/retrieval_service.pb.h"

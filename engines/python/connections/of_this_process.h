@@ -1,10 +1,10 @@
 // A connection that refuses in a child of fork (client/fork.h).
-#ifndef SEINE_ENGINES_PYTHON_OF_THIS_PROCESS_H_
-#define SEINE_ENGINES_PYTHON_OF_THIS_PROCESS_H_
+#ifndef SEINE_ENGINES_PYTHON_CONNECTIONS_OF_THIS_PROCESS_H_
+#define SEINE_ENGINES_PYTHON_CONNECTIONS_OF_THIS_PROCESS_H_
 
 #include <memory>
 
-#include "engines/python/connection.h"
+#include "engines/python/connections/connection.h"
 
 namespace seine::python {
 
@@ -13,4 +13,4 @@ std::shared_ptr<Connection> OfThisProcess(std::shared_ptr<Connection> connection
 
 }  // namespace seine::python
 
-#endif  // SEINE_ENGINES_PYTHON_OF_THIS_PROCESS_H_
+#endif  // SEINE_ENGINES_PYTHON_CONNECTIONS_OF_THIS_PROCESS_H_
