@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/deadline.h"
+#include "client/channel/deadline.h"
 #include "engines/python/connections/connection.h"
 #include "engines/python/connections/of_this_process.h"
 #include "engines/python/paged/paged.h"

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/fork.h"
+#include "client/channel/fork.h"
 #include "engines/python/values/arrays.h"
 #include "engines/python/values/errors.h"
 #include "index/prompt/prompt_batch.h"

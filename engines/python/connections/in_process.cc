@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/channel/fork.h"
 #include "client/convert/convert.h"
-#include "client/fork.h"
 #include "engines/python/connections/connection.h"
 #include "engines/python/values/errors.h"
 #include "kernels/backend.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "client/fork.h"
+#include "client/channel/fork.h"
 
 namespace seine::python {
 namespace {

@@ -1,4 +1,4 @@
-// A connection that refuses in a child of fork (client/fork.h).
+// A connection that refuses in a child of fork (client/channel/fork.h).
 #ifndef SEINE_ENGINES_PYTHON_CONNECTIONS_OF_THIS_PROCESS_H_
 #define SEINE_ENGINES_PYTHON_CONNECTIONS_OF_THIS_PROCESS_H_
 

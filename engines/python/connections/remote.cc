@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/channel.h"
-#include "client/endpoint.h"
-#include "client/wire_calls.h"
+#include "client/calls/wire_calls.h"
+#include "client/channel/channel.h"
+#include "client/channel/endpoint.h"
 #include "engines/python/connections/connection.h"
 
 namespace seine::python {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "client/fork.h"
+#include "client/channel/fork.h"
 #include "kernels/backend.h"
 
 namespace seine::python {

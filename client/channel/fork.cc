@@ -1,4 +1,4 @@
-#include "client/fork.h"
+#include "client/channel/fork.h"
 
 #include <pthread.h>
 

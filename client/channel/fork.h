@@ -1,8 +1,8 @@
 // What fork() leaves of a client: nothing that works. The child has neither the threads that would answer it nor a
 // connection of its own, and what it sends would be its parent's. So all that is made before a fork refuses in the
 // child, at once, and its end there does nothing. Internal to client/ and engines/.
-#ifndef SEINE_CLIENT_FORK_H_
-#define SEINE_CLIENT_FORK_H_
+#ifndef SEINE_CLIENT_CHANNEL_FORK_H_
+#define SEINE_CLIENT_CHANNEL_FORK_H_
 
 #include <unistd.h>
 
@@ -37,4 +37,4 @@ std::unique_ptr<JsonCall> OfThisProcess(std::unique_ptr<JsonCall> call, const Ma
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_FORK_H_
+#endif  // SEINE_CLIENT_CHANNEL_FORK_H_

@@ -1,6 +1,6 @@
 // Calls over a channel, which the client and the Python module share. Internal to client/ and engines/.
-#ifndef SEINE_CLIENT_WIRE_CALLS_H_
-#define SEINE_CLIENT_WIRE_CALLS_H_
+#ifndef SEINE_CLIENT_CALLS_WIRE_CALLS_H_
+#define SEINE_CLIENT_CALLS_WIRE_CALLS_H_
 
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
@@ -39,4 +39,4 @@ absl::StatusOr<AppendTotals> SendAppends(const CallTarget& target, absl::Span<co
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_WIRE_CALLS_H_
+#endif  // SEINE_CLIENT_CALLS_WIRE_CALLS_H_

@@ -1,6 +1,6 @@
 // Security (security.h) as gRPC takes it. Internal to client/.
-#ifndef SEINE_CLIENT_CHANNEL_SECURITY_H_
-#define SEINE_CLIENT_CHANNEL_SECURITY_H_
+#ifndef SEINE_CLIENT_CHANNEL_CHANNEL_SECURITY_H_
+#define SEINE_CLIENT_CHANNEL_CHANNEL_SECURITY_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -35,4 +35,4 @@ std::string WhyNoConnection(const std::shared_ptr<grpc::Channel>& channel, bool 
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_CHANNEL_SECURITY_H_
+#endif  // SEINE_CLIENT_CHANNEL_CHANNEL_SECURITY_H_

@@ -1,6 +1,6 @@
 // Endpoints, as client.h names them. Internal to client/.
-#ifndef SEINE_CLIENT_ENDPOINT_H_
-#define SEINE_CLIENT_ENDPOINT_H_
+#ifndef SEINE_CLIENT_CHANNEL_ENDPOINT_H_
+#define SEINE_CLIENT_CHANNEL_ENDPOINT_H_
 
 #include <string>
 
@@ -16,4 +16,4 @@ std::string SocketPath(const std::string& endpoint);
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_ENDPOINT_H_
+#endif  // SEINE_CLIENT_CHANNEL_ENDPOINT_H_

@@ -1,7 +1,7 @@
 // Channels and their errors: what grpc_client.cc and decode_stream.cc share. Internal to client/; the only headers with
 // gRPC.
-#ifndef SEINE_CLIENT_CHANNEL_H_
-#define SEINE_CLIENT_CHANNEL_H_
+#ifndef SEINE_CLIENT_CHANNEL_CHANNEL_H_
+#define SEINE_CLIENT_CHANNEL_CHANNEL_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -36,4 +36,4 @@ std::unique_ptr<JsonCall> OpenJsonCall(const std::shared_ptr<grpc::Channel>& cha
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_CHANNEL_H_
+#endif  // SEINE_CLIENT_CHANNEL_CHANNEL_H_

@@ -1,4 +1,4 @@
-#include "client/endpoint.h"
+#include "client/channel/endpoint.h"
 
 #include <sys/un.h>
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/channel.h"
+#include "client/channel/channel.h"
 
 namespace seine::client {
 namespace {

@@ -1,5 +1,5 @@
 // Endpoints, connecting, and gRPC errors as absl::Status.
-#include "client/channel.h"
+#include "client/channel/channel.h"
 
 #include <grpc/grpc.h>
 #include <sys/stat.h>
@@ -13,9 +13,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/channel_security.h"
+#include "client/channel/channel_security.h"
+#include "client/channel/endpoint.h"
 #include "client/convert/convert.h"
-#include "client/endpoint.h"
 
 namespace seine::client {
 

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
+#include "client/calls/wire_calls.h"
+#include "client/channel/channel.h"
+#include "client/channel/deadline.h"
+#include "client/channel/fork.h"
 #include "client/client.h"
-#include "client/deadline.h"
-#include "client/fork.h"
-#include "client/wire_calls.h"
 
 namespace seine::client {
 namespace {

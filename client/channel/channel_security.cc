@@ -1,4 +1,4 @@
-#include "client/channel_security.h"
+#include "client/channel/channel_security.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/support/client_interceptor.h>
@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/endpoint.h"
+#include "client/channel/endpoint.h"
 #include "profile/io/file.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 

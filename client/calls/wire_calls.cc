@@ -1,4 +1,4 @@
-#include "client/wire_calls.h"
+#include "client/calls/wire_calls.h"
 
 #include <grpcpp/impl/client_unary_call.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
+#include "client/channel/channel.h"
 #include "client/convert/convert.h"
 #include "client/convert/eviction.h"
 #include "client/convert/pieces.h"

@@ -1,6 +1,6 @@
 // Times that callers give, as deadlines take them.
-#ifndef SEINE_CLIENT_DEADLINE_H_
-#define SEINE_CLIENT_DEADLINE_H_
+#ifndef SEINE_CLIENT_CHANNEL_DEADLINE_H_
+#define SEINE_CLIENT_CHANNEL_DEADLINE_H_
 
 #include "absl/time/time.h"
 
@@ -15,4 +15,4 @@ inline absl::Duration WithoutEndIfHuge(absl::Duration wait) {
 
 }  // namespace seine::client
 
-#endif  // SEINE_CLIENT_DEADLINE_H_
+#endif  // SEINE_CLIENT_CHANNEL_DEADLINE_H_

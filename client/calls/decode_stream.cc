@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/channel.h"
-#include "client/channel_security.h"
+#include "client/channel/channel.h"
+#include "client/channel/channel_security.h"
 #include "client/convert/convert.h"
 #include "seine/v1/retrieval_service.grpc.pb.h"
 
