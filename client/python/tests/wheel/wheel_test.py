@@ -1,6 +1,6 @@
 """The wheel of seine-kv as a user has it: in an environment with nothing else, without compiler, tree or PYTHONPATH.
 
-    python client/python/tests/wheel_test.py WHEEL
+    python client/python/tests/wheel/wheel_test.py WHEEL
 
 installs the wheel and numpy into a bare virtual environment of this Python, looks at what it holds, makes an index in
 process, asks the programs for their versions, and calls a seined of the wheel. Then it runs docs/python.md's Python block
@@ -17,7 +17,7 @@ import venv
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PROGRAMS = ("seined", "seine", "seine-bench")
 BENCH = ["recall", "--synthetic", "rope", "--num-keys", "4096", "--head-dim", "64", "--num-queries", "2", "-o", "json"]
 IN_PROCESS = """

@@ -1,6 +1,6 @@
 """seine_kv.grpc beside the oldest and the newest versions of what it needs, and some that are common.
 
-    python client/python/tests/versions.py SEINED [WHEEL]
+    python client/python/tests/wheel/versions.py SEINED [WHEEL]
 
 builds ./client/python once without its native module, where no wheel is given, installs it into a virtual environment for
 each, and runs test_client.py, test_arguments.py and test_grpc_call.py there against the seined program, with the grpcio
@@ -17,7 +17,7 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 # The oldest that pyproject.toml allows, of those with wheels for the Python at hand.
 if sys.version_info < (3, 13):
     OLDEST = ["grpcio==1.60.0", "protobuf==4.25.0", "numpy==1.24.0" if sys.version_info < (3, 12) else "numpy==1.26.0"]

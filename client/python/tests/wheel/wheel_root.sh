@@ -6,7 +6,7 @@
 # `./dev wheel test --root RELEASE` and `./dev wheel strangers` call them. RELEASE: trixie, noble or another codename. SEINE_ROOT_SOURCE: a line of apt's
 # sources in place of the release's own archive.
 set -euo pipefail
-tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../../.." && pwd)
 
 die() {
   printf 'wheel_root: %s\n' "$*" >&2
@@ -62,24 +62,24 @@ make_root() { # RELEASE FOLDER
 
 test_root() { # FOLDER WHEEL
   local root=$1/root
-  mkdir -p "$root/seine/client/python/tests" "$root/seine/docs"
+  mkdir -p "$root/seine/client/python/tests/wheel" "$root/seine/docs"
   cp "$tree/docs/python.md" "$root/seine/docs/"
-  cp "$tree/client/python/tests/wheel_test.py" "$root/seine/client/python/tests/"
+  cp "$tree/client/python/tests/wheel/wheel_test.py" "$root/seine/client/python/tests/wheel/"
   cp "$2" "$root/seine/"
   # shellcheck disable=SC2016
   in_root "$root" sh -euc '. /etc/os-release; echo "wheel: $PRETTY_NAME, $(python3 --version), $(ldd --version | head -n 1)"
-    python3 -m venv /seine/venv; exec /seine/venv/bin/python /seine/client/python/tests/wheel_test.py "$1"' sh "/seine/$(basename "$2")"
+    python3 -m venv /seine/venv; exec /seine/venv/bin/python /seine/client/python/tests/wheel/wheel_test.py "$1"' sh "/seine/$(basename "$2")"
 }
 
 strangers() { # FOLDER WHEEL [WAY...]
   local tree_there=$1/root/seine
-  rm -rf "$tree_there" && mkdir -p "$tree_there/client/python/tests" "$tree_there/docs" "$tree_there/build/wheel"
+  rm -rf "$tree_there" && mkdir -p "$tree_there/client/python/tests/wheel" "$tree_there/docs" "$tree_there/build/wheel"
   cp -r "$tree/README.md" "$tree/proto" "$tree_there/"
   cp -r "$tree/docs/examples" "$tree_there/docs/"
-  cp "$tree/client/python/tests/strangers.py" "$tree_there/client/python/tests/"
+  cp "$tree/client/python/tests/wheel/strangers.py" "$tree_there/client/python/tests/wheel/"
   cp "$2" "$tree_there/build/wheel/"
   in_root "$1/root" sh -c 'DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends libgomp1 >/dev/null' # of llama-server
-  in_root "$1/root" python3 /seine/client/python/tests/strangers.py "${@:3}"
+  in_root "$1/root" python3 /seine/client/python/tests/wheel/strangers.py "${@:3}"
 }
 
 ((EUID == 0)) || die "a clean root can be made by root only"

@@ -1,6 +1,6 @@
 """The three ways in, as a stranger has them: README.md's lines as they stand, in a root with nothing else.
 
-    python3 client/python/tests/strangers.py [WAY...]      llama.cpp, hugging-face, server; all without
+    python3 client/python/tests/wheel/strangers.py [WAY...]      llama.cpp, hugging-face, server; all without
 
 is called in a folder that holds README.md, proto/, docs/examples and build/wheel/*.whl, which the first of README's lines has
 made. What a stranger brings is made first: a model, and for llama.cpp its server. `./dev wheel
@@ -16,7 +16,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 HEADINGS = {"llama.cpp": "**llama.cpp**", "hugging-face": "**A Hugging Face model**", "server": "**A server**"}
 MADE = "./dev wheel "  # the line whose work is done
 FOR_HUGGING_FACE = "# for Hugging Face models alone"
