@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engines/llama.cpp/remote/remote_cache.h"
+#include "engines/llama.cpp/tests/remote/fake_session.h"
 #include "ggml-backend.h"
 #include "ggml.h"
 
@@ -32,14 +33,8 @@ struct Asked {
 } asked;
 
 // Its answers are sevens.
-class Sevens final : public Session {
+class Sevens final : public FakeSession {
  public:
-  const std::vector<FoundSequence>& found() const override { return found_; }
-  absl::StatusOr<int> Create() override { return ++last_; }
-  absl::StatusOr<int> Fork(int, int64_t) override { return ++last_; }
-  absl::Status Truncate(int, int64_t) override { return absl::OkStatus(); }
-  void Delete(int) override {}
-  absl::Status Append(int, int, int64_t, int64_t, const void*, const void*) override { return absl::OkStatus(); }
   absl::Status Attend(int, const std::vector<AttendItem>& items, int) override {
     for (const AttendItem& item : items) {
       ++asked.attended;
@@ -55,17 +50,9 @@ class Sevens final : public Session {
     return absl::NotFoundError("no such sequence");
   }
   int failed() const override { return failed_; }
-  bool is_broken() const override { return false; }
-  absl::Status Read(int, int, int64_t, int64_t, std::string*, std::string*) override {
-    return absl::UnimplementedError("no rows");
-  }
-  SessionBytes bytes() override { return {}; }
-  const SessionCounts& counts() const override { return counts_; }
 
  private:
-  const std::vector<FoundSequence> found_;
-  SessionCounts counts_;
-  int last_ = 0, failed_ = 0;
+  int failed_ = 0;
 };
 
 struct Token {

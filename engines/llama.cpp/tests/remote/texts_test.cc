@@ -4,29 +4,29 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engines/llama.cpp/remote/remote_texts.h"
+#include "engines/llama.cpp/tests/remote/fake_session.h"
 
 namespace seine::llama {
 namespace {
 
 // Holds at most so many sequences.
-class FewSequences final : public Session {
+class FewSequences final : public FakeSession {
  public:
-  FewSequences(size_t most, std::set<int>* live, std::vector<FoundSequence> found = {})
-      : most_(most), live_(live), found_(std::move(found)) {
-    for (const FoundSequence& sequence : found_) live_->insert(last_ = sequence.id);
+  FewSequences(size_t most, std::set<int>* live, const std::vector<FoundSequence>& found = {})
+      : FakeSession(found), most_(most), live_(live) {
+    for (const FoundSequence& sequence : found) live_->insert(sequence.id);
   }
 
-  const std::vector<FoundSequence>& found() const override { return found_; }
   absl::StatusOr<int> Create() override {
     if (live_->size() >= most_) return absl::ResourceExhaustedError("no more sequences");
-    live_->insert(++last_);
-    return last_;
+    absl::StatusOr<int> made = FakeSession::Create();
+    live_->insert(*made);
+    return made;
   }
   absl::StatusOr<int> Fork(int sequence, int64_t) override {
     EXPECT_TRUE(live_->count(sequence));
@@ -37,23 +37,10 @@ class FewSequences final : public Session {
     return absl::OkStatus();
   }
   void Delete(int sequence) override { EXPECT_EQ(live_->erase(sequence), 1u); }
-  absl::Status Append(int, int, int64_t, int64_t, const void*, const void*) override { return absl::OkStatus(); }
-  absl::Status Attend(int, const std::vector<AttendItem>&, int) override { return absl::OkStatus(); }
-  absl::Status Settle() override { return absl::OkStatus(); }
-  int failed() const override { return 0; }
-  bool is_broken() const override { return false; }
-  absl::Status Read(int, int, int64_t, int64_t, std::string*, std::string*) override {
-    return absl::UnimplementedError("no rows");
-  }
-  SessionBytes bytes() override { return {}; }
-  const SessionCounts& counts() const override { return counts_; }
 
  private:
   const size_t most_;
   std::set<int>* const live_;
-  const std::vector<FoundSequence> found_;
-  SessionCounts counts_;
-  int last_ = 0;
 };
 
 // A token at `position` in a cell of its own, behind the row in another; -1: none. nullptr: it has no text.
