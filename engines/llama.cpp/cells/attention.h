@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "engines/llama.cpp/cells/huge_pages.h"
 #include "engines/llama.cpp/cells/prompt.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
 #include "engines/llama.cpp/ggml/node.h"
 #include "engines/llama.cpp/ggml/outside_writes.h"
 #include "engines/llama.cpp/node_computer.h"

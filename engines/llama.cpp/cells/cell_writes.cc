@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engines/llama.cpp/cells/attention.h"
+#include "engines/llama.cpp/ggml/origin.h"
 #include "engines/llama.cpp/profiles/calibration.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
@@ -64,17 +65,11 @@ void Attention::WritesOutside(const uint8_t* at, const uint8_t* data, size_t siz
   }
 }
 
-// Behind the last layer's RoPE the positions' memory may be another tensor's.
 void Attention::ReadLength(const Layer& layer, const ggml_tensor* rows) {
   if (layer.facts.layer > length_layer_) return;
-  const ggml_tensor* rope = FindRope(rows);
-  const ggml_tensor* positions = rope == nullptr ? nullptr : rope->src[1];
-  if (positions == nullptr || positions->type != GGML_TYPE_I32 || positions->ne[0] != rows->ne[1] ||
-      !IsOnHost(positions)) {
-    return;
-  }
-  const auto* data = static_cast<const int32_t*>(positions->data);
-  length_ = 1 + *std::max_element(data, data + positions->ne[0]);
+  const absl::Span<const int32_t> positions = PositionsOf(rows);
+  if (positions.empty()) return;
+  length_ = 1 + *std::max_element(positions.begin(), positions.end());
   length_layer_ = layer.facts.layer;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engines/llama.cpp/ggml/origin.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 #include "kernels/host.h"
@@ -161,24 +162,21 @@ bool Calibration::Begin(const void* context, const CacheFacts& facts, bool first
 // memory may be another tensor's.
 bool Calibration::ReadPositions(const ggml_tensor* keys) {
   positions_.clear();
-  const ggml_tensor* rope = FindRope(keys);
   const bool turns = std::any_of(layers_.begin(), layers_.end(), [](const Layer& l) { return l.rope.turns(); });
-  if (rope == nullptr && !turns) {  // only the order of the tokens counts
+  if (FindRope(keys) == nullptr && !turns) {  // only the order of the tokens counts
     const int64_t first = tokens_ > 0 ? kSink + tokens_ : 0;
     for (int64_t t = 0; t < keys->ne[1]; ++t) positions_.push_back(static_cast<int32_t>(first + t));
     return true;
   }
-  const ggml_tensor* positions = rope == nullptr ? nullptr : rope->src[1];
+  const absl::Span<const int32_t> positions = PositionsOf(keys);
   if (!facts_.rope.stated()) {
     Stop(absl::StrCat("layer ", facts_.layer, " has a RoPE of a kind that a profile cannot state"));
   } else if (layers_.size() < 2) {
     Stop("a model of one layer cannot be measured");
-  } else if (positions == nullptr || positions->type != GGML_TYPE_I32 || positions->ne[0] != keys->ne[1] ||
-             !IsOnHost(positions)) {
+  } else if (positions.empty()) {
     Stop("the positions of the tokens cannot be read off llama.cpp's graph");
   } else {
-    const auto* data = static_cast<const int32_t*>(positions->data);
-    positions_.assign(data, data + positions->ne[0]);
+    positions_.assign(positions.begin(), positions.end());
   }
   return !done_;
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/llama.cpp/ggml/cache_facts.h"
 #include "engines/llama.cpp/ggml/node.h"
 #include "ggml.h"
 #include "profile/profile.h"

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
 #include "engines/llama.cpp/ggml/node.h"
 #include "index/config/config.h"
 #include "profile/profile.h"

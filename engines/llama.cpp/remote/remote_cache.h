@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
 #include "engines/llama.cpp/ggml/node.h"
 #include "engines/llama.cpp/ggml/outside_writes.h"
 #include "engines/llama.cpp/ggml/team.h"

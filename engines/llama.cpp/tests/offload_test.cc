@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engines/llama.cpp/ggml/node.h"
+#include "engines/llama.cpp/ggml/origin.h"
 #include "engines/llama.cpp/tests/fixtures/context_pair.h"
 #include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
 #include "ggml-backend-impl.h"

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
 #include "engines/llama.cpp/remote/remote_cache.h"
 #include "engines/llama.cpp/tests/remote/fake_session.h"
 #include "ggml-backend.h"
