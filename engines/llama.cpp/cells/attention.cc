@@ -15,6 +15,7 @@
 #include "engines/llama.cpp/profiles/profiles.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
+#include "index/cells/share_rest.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
 
@@ -301,23 +302,7 @@ void Attention::ListItems(const AttentionNode& node, Layer* layer, int64_t first
       }
     }
   }
-  // Heads that would leave threads idle at the end are shared, query head by query head: larger parts first, which the
-  // thread takes that is done first.
-  const auto total = static_cast<int>(items_.size());
-  const int threads = team_.threads(), rest = total % threads;
-  if (rest == 0 || node.group() == 1) return;
-  std::vector<Item> whole(items_.end() - rest, items_.end());
-  items_.resize(total - rest);
-  const int parts = std::min(node.group(), (threads + rest - 1) / rest);
-  for (const Item& item : whole) {
-    for (int p = 0; p < parts; ++p) {
-      Item part = item;
-      const auto begin = [&](int of) { return (node.group() * of + parts - 1) / parts; };
-      part.first = begin(p);
-      part.count = begin(p + 1) - part.first;
-      items_.push_back(part);
-    }
-  }
+  ShareRest(team_.threads(), node.group(), &items_);
 }
 
 bool Attention::AttendItems(const AttentionNode& node, int top_k) {

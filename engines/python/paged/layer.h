@@ -74,8 +74,7 @@ class PagedLayer {
   void Answer(const PagedStep& step);
   // Answers those rows that are not 0. Returns which of them have read a row that is not the one that was encoded.
   std::vector<uint8_t> AttendRows(const PagedStep& step, const std::vector<uint8_t>& which);
-  // The longest rows first, which the thread takes that is done first; and heads that would leave threads idle at the
-  // end are shared, query head by query head.
+  // The longest rows first, which the thread takes that is done first.
   void ListItems(const PagedStep& step, const std::vector<uint8_t>& which);
   void Watch(const DecodeRow& row);
   int top_k() const { return gate_.Widened(attention_->context()->config().search.top_k); }

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "engines/python/paged/layer.h"
+#include "index/cells/share_rest.h"
 
 namespace seine::python {
 namespace {
@@ -118,20 +119,7 @@ void PagedLayer::ListItems(const PagedStep& step, const std::vector<uint8_t>& wh
   }
   const auto work = [](const Item& item) { return item.coded ? item.row->length / 8 : item.row->length; };
   std::stable_sort(items_.begin(), items_.end(), [work](const Item& a, const Item& b) { return work(a) > work(b); });
-  const auto total = static_cast<int>(items_.size());
-  const int threads = attention_->team().threads(), rest = total % threads;
-  if (rest == 0 || g.group() == 1) return;
-  const std::vector<Item> whole(items_.end() - rest, items_.end());
-  items_.resize(total - rest);
-  const int parts = std::min(g.group(), (threads + rest - 1) / rest);
-  for (const Item& item : whole) {
-    const auto begin = [&](int part) { return (g.group() * part + parts - 1) / parts; };
-    for (int p = 0; p < parts; ++p) {
-      Item part = item;
-      part.first = begin(p), part.count = begin(p + 1) - begin(p);
-      items_.push_back(part);
-    }
-  }
+  ShareRest(attention_->team().threads(), g.group(), &items_);
 }
 
 void PagedLayer::Watch(const DecodeRow& row) {
