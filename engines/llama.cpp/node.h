@@ -22,6 +22,8 @@ const ggml_tensor* RootOf(const ggml_tensor* tensor);
 // Return true if it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams]; set its layer.
 bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);
 bool IsValueCache(const ggml_tensor* root, int* layer = nullptr);
+// What rows lie in. llama.cpp copies those of an f32 cache to f16 for each node: then that cache, not the copy.
+const ggml_tensor* CacheOf(const ggml_tensor* rows);
 // What a cache's rows are read as; empty: nothing that is answered.
 std::optional<DType> RowTypeOf(const ggml_tensor* cache);
 // The cell that row `i` of a GGML_OP_SET_ROWS goes to, by that operation's second source.
