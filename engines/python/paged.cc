@@ -28,6 +28,7 @@
 #include "client/fork.h"
 #include "engines/python/errors.h"
 #include "index/cells/cell_layer.h"
+#include "index/config/code_bits.h"
 #include "index/layer_gate.h"
 #include "index/prompt/prompt_batch.h"
 #include "kernels/backend.h"
@@ -668,7 +669,8 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
     config.codec.name = "balanced", config.codec.profile_name = profile;
     config.codec.profile = std::make_shared<const Profile>(*std::move(read));
     // docs/decisions/codecs/0038-two-bits-for-small-heads.md
-    config.codec.coarse_bits = head_dim <= 64 ? 2 : 1, config.codec.total_bits = head_dim <= 64 ? 2.125 : 2;
+    const CodeBits bits = head_dim <= 64 ? CodeBits{2, 2.125} : UsualBits(head_dim);
+    config.codec.coarse_bits = bits.coarse, config.codec.total_bits = bits.total;
   }
   CellConfig slots = config;
   slots.sink = 0;  // windows begin with the first slot; what a text's first tokens are, a step tells
