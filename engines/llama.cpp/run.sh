@@ -112,7 +112,7 @@ done
 
 ((random + gemma < 2)) && [[ -z $model ]] || ((random + gemma == 0)) || die "--gemma, --random and --model are three models: give one"
 ((random || !weights_given)) || die "--weights are of the model that --random writes"
-[[ -z $peer || $peer == http*://* ]] || command -v "$peer" >/dev/null || die "--peer-server $peer: no such program, and no URL"
+[[ -z $peer || $peer == http*://* ]] || command -v "${peer%% *}" >/dev/null || die "--peer-server $peer: no such program, and no URL"
 ((python == 0)) || [[ -z $target ]] || die "--python installs a llama.cpp of its own: not with --avx2"
 [[ $slots =~ ^[0-9]+$ ]] || die "--slots $slots: no number of tokens"
 ((slots > 0 || ${#slots_of[@]} == 0)) || die "${slots_of[0]} is of --slots"
