@@ -53,7 +53,7 @@ class DevTest(unittest.TestCase):
             ("sh -x", "llama: --slots many: no number of tokens"),  # the next that is wrong
             ("/no/such -x", "llama: --peer-server /no/such -x: no such program, and no URL"),
         ):
-            command = [ROOT / "dev", "llama", "--peer-server", peer, "--slots", "many"]
+            command = [ROOT / "engines/llama.cpp/run.sh", "--peer-server", peer, "--slots", "many"]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", says + "\n"))
 
