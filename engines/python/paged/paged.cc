@@ -15,6 +15,7 @@
 #include "engines/python/paged/step.h"
 #include "engines/python/paged/tensors.h"
 #include "engines/python/values/errors.h"
+#include "index/config/code_bits.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
 
@@ -64,7 +65,8 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
     config.codec.name = "balanced", config.codec.profile_name = profile;
     config.codec.profile = std::make_shared<const Profile>(*std::move(read));
     // docs/decisions/codecs/0038-two-bits-for-small-heads.md
-    config.codec.coarse_bits = head_dim <= 64 ? 2 : 1, config.codec.total_bits = head_dim <= 64 ? 2.125 : 2;
+    const CodeBits bits = head_dim <= 64 ? CodeBits{2, 2.125} : UsualBits(head_dim);
+    config.codec.coarse_bits = bits.coarse, config.codec.total_bits = bits.total;
   }
   CellConfig slots = config;
   slots.sink = 0;  // windows begin with the first slot; what a text's first tokens are, a step tells
