@@ -91,6 +91,17 @@ struct QualityReading {
   }
 };
 
+// What an index has counted since it was made.
+struct IndexTotals {
+  int64_t appended = 0;    // tokens, once a layer
+  int64_t candidates = 0;  // keys that outlived the scan, of all query heads
+  int64_t attended = 0;    // tokens, of all query heads
+  IndexTotals& operator+=(const IndexTotals& o) {
+    appended += o.appended, candidates += o.candidates, attended += o.attended;
+    return *this;
+  }
+};
+
 class IndexCounts {
  public:
   IndexCounts();  // std::bad_alloc
@@ -111,10 +122,8 @@ class IndexCounts {
     return {quality_.Read(kRatios * RatioHistogram::kCells), Ratio(kRecall).Read(), Ratio(kMass).Read(),
             Ratio(kPredicted).Read()};
   }
-  int64_t appended() const { return cells_.Read(kAppended); }      // tokens, once a layer
-  int64_t candidates() const { return cells_.Read(kCandidates); }  // keys that outlived the scan, of all query heads
-  int64_t attended() const { return cells_.Read(kAttended); }      // tokens, of all query heads
-  uint64_t serial() const { return serial_; }                      // of this index in the process
+  IndexTotals totals() const { return {cells_.Read(kAppended), cells_.Read(kCandidates), cells_.Read(kAttended)}; }
+  uint64_t serial() const { return serial_; }  // of this index in the process
 
  private:
   enum : int { kAppended = Histogram::kCells, kCandidates, kAttended, kCells };
