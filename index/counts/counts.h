@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "index/counts/cells.h"
 #include "index/counts/histogram.h"
 #include "index/counts/ratio_histogram.h"
+#include "index/counts/thread_local_counters.h"
 
 namespace seine {
 
@@ -74,7 +74,7 @@ class Counts {
   static constexpr int64_t kLife = 10'000;
   Histogram Of(int number) const { return {&cells_, number * Histogram::kCells, number < kStages ? 1 : kLife}; }
 
-  mutable Cells cells_;
+  mutable ThreadLocalCounters cells_;
 };
 
 // What live quality has found of an index: by item, and by set of an item, of which each head has one or several.
@@ -130,8 +130,9 @@ class IndexCounts {
   enum : int { kRecall = 0, kMass, kPredicted, kRatios };
   RatioHistogram Ratio(int number) const { return {&quality_, number * RatioHistogram::kCells}; }
   const uint64_t serial_;
-  mutable Cells cells_{kCells};
-  mutable Cells quality_{kRatios * RatioHistogram::kCells + 1};  // apart: threads that serve calls add nothing here
+  mutable ThreadLocalCounters cells_{kCells};
+  mutable ThreadLocalCounters quality_{kRatios * RatioHistogram::kCells +
+                                       1};  // apart: threads that serve calls add nothing here
 };
 
 // Times a stage from here to the end of the scope. `counts`: nullptr: does nothing.

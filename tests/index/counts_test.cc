@@ -16,9 +16,9 @@
 namespace seine {
 namespace {
 
-TEST(Cells, ThreadsThatAddAtOnceLoseNothing) {
-  constexpr int kThreads = Cells::kExclusive + 16, kRounds = 3, kAdds = 5000;
-  Cells cells(3);
+TEST(ThreadLocalCounters, ThreadsThatAddAtOnceLoseNothing) {
+  constexpr int kThreads = ThreadLocalCounters::kExclusive + 16, kRounds = 3, kAdds = 5000;
+  ThreadLocalCounters cells(3);
   for (int round = 0; round < kRounds; ++round) {  // the places of threads that ended are taken again
     std::barrier all(kThreads);
     std::vector<std::thread> threads;
@@ -63,7 +63,7 @@ TEST(Histogram, EveryTimeIsInItsBucket) {
 }
 
 TEST(Histogram, QuantilesAreWithinABucket) {
-  Cells cells(Histogram::kCells);
+  ThreadLocalCounters cells(Histogram::kCells);
   const Histogram histogram(&cells, 0);
   EXPECT_EQ(Quantile(histogram.Read(), .5), 0);
   for (int i = 1; i <= 1000; ++i) histogram.Add(i * int64_t{1'000'000});  // 1 ms to 1 s
