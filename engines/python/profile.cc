@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engines/python/tensor_file.h"
+#include "engines/python/values/errors.h"
 #include "profile/profile.h"
 #include "profile/rope.h"
 
@@ -22,26 +23,23 @@ namespace nb = nanobind;
 using Floats = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;  // [tokens, heads, head_dim]
 using Doubles = nb::ndarray<double, nb::ndim<3>, nb::c_contig, nb::device::cpu>;      // [heads, tokens, head_dim]
 
-template <typename... Parts>
-[[noreturn]] void ThrowValueError(const Parts&... parts) {
-  throw nb::value_error(absl::StrCat(parts...).c_str());
-}
-
 Rope::Style StyleNamed(const std::string& style) {
   if (style == "half_split") return Rope::Style::kHalfSplit;
-  if (style != "interleaved") ThrowValueError("rope_style: must be one of half_split, interleaved, not ", style);
+  if (style != "interleaved")
+    ThrowValueError(absl::StrCat("rope_style: must be one of half_split, interleaved, not ", style));
   return Rope::Style::kInterleaved;
 }
 
 void MakeRope(Rope* rope, const std::string& config, int head_dim, const std::string& style, int64_t length) {
   absl::StatusOr<Rope> parsed = ParseRope(config, head_dim, StyleNamed(style), length);
-  if (!parsed.ok()) ThrowValueError(parsed.status().message());
+  if (!parsed.ok()) ThrowValueError(absl::StrCat(parsed.status().message()));
   new (rope) Rope(*std::move(parsed));
 }
 
 void Undo(const Rope& rope, const Doubles& x, int64_t first_position) {
   const auto tokens = static_cast<int64_t>(x.shape(1)), dim = static_cast<int64_t>(x.shape(2));
-  if (rope.stated() && rope.head_dim() != dim) ThrowValueError("x: head_dim is ", dim, ", not ", rope.head_dim());
+  if (rope.stated() && rope.head_dim() != dim)
+    ThrowValueError(absl::StrCat("x: head_dim is ", dim, ", not ", rope.head_dim()));
   const auto rows = static_cast<int64_t>(x.shape(0)) * tokens;
   for (int64_t i = 0; i < rows; ++i) UndoRope(rope, first_position + i % tokens, x.data() + i * dim);
 }
@@ -93,12 +91,14 @@ class Builder {
 
  private:
   void Check(const char* what, int layer, const Floats& rows, int heads, const Rope& rope) const {
-    if (layer < 0 || layer >= num_layers_) ThrowValueError("layer: ", layer, " is not in [0, ", num_layers_, ")");
+    if (layer < 0 || layer >= num_layers_)
+      ThrowValueError(absl::StrCat("layer: ", layer, " is not in [0, ", num_layers_, ")"));
     if (static_cast<int>(rows.shape(1)) != heads || static_cast<int>(rows.shape(2)) != head_dim_) {
-      ThrowValueError(what, ": must be [tokens, ", heads, ", ", head_dim_, "], not [", rows.shape(0), ", ",
-                      rows.shape(1), ", ", rows.shape(2), "]");
+      ThrowValueError(absl::StrCat(what, ": must be [tokens, ", heads, ", ", head_dim_, "], not [", rows.shape(0), ", ",
+                                   rows.shape(1), ", ", rows.shape(2), "]"));
     }
-    if (rope.stated() && rope.head_dim() != head_dim_) ThrowValueError("rope: is of head_dim ", rope.head_dim());
+    if (rope.stated() && rope.head_dim() != head_dim_)
+      ThrowValueError(absl::StrCat("rope: is of head_dim ", rope.head_dim()));
   }
 
   const int num_layers_, num_q_heads_, num_kv_heads_, head_dim_;
@@ -107,8 +107,8 @@ class Builder {
 
 void MakeBuilder(Builder* builder, int num_layers, int num_q_heads, int num_kv_heads, int head_dim) {
   if (num_layers < 1 || num_q_heads < 1 || num_kv_heads < 1 || head_dim < 1) {
-    ThrowValueError("a profile has layers, heads and a head_dim, not ", num_layers, ", ", num_q_heads, ", ",
-                    num_kv_heads, ", ", head_dim);
+    ThrowValueError(absl::StrCat("a profile has layers, heads and a head_dim, not ", num_layers, ", ", num_q_heads,
+                                 ", ", num_kv_heads, ", ", head_dim));
   }
   new (builder) Builder(num_layers, num_q_heads, num_kv_heads, head_dim);
 }
