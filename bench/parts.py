@@ -531,6 +531,60 @@ PARTS = {
         # Dense attention's row is the first command's.
         rows=lambda measured: [row for row in rows.eval(measured) if row["label"] != "dense" or len(measured["quality"]) > 1],
     ),
+    "vllm": Part(
+        "vLLM decodes SmolLM2-135M behind texts that were read, two threads",
+        one("./dev vllm --bench --cells 1024,4096,8000,32000 --texts 1,4,8"),
+        c.VLLM_STEP,
+        ("cells", "texts"),
+        15,
+        quiet=True,
+        asked=True,
+        text=(
+            "float32, by turns in one process. A step is a token of each text. Texts above 8,192 tokens have their RoPE stretched by YaRN. More "
+            "than 131,072 tokens together are left out.",
+        ),
+        rows=rows.vllm_step,
+    ),
+    "vllmfirst": Part(
+        "vLLM's first token behind a prompt of SmolLM2-135M, two threads",
+        one("./dev vllm --bench --first --cells 1024,4096,8000 --rounds 1"),
+        c.VLLM_FIRST,
+        ("cells",),
+        5,
+        quiet=True,
+        asked=True,
+        text=("float32, in chunks of 2,048 tokens, by turns in one process.",),
+    ),
+    "vllmlong": Part(
+        "vLLM's first token behind a long prompt of SmolLM2-135M, two threads",
+        one("./dev vllm --bench --first --cells 32000 --rounds 1"),
+        c.VLLM_FIRST,
+        ("cells",),
+        25,
+        quiet=True,
+        asked=True,
+        text=("float32, in chunks of 2,048 tokens, each way once; its RoPE is stretched by YaRN.",),
+    ),
+    "vllmchats": Part(
+        "Chats of four users over one document of 8,000 tokens by vLLM's server, with torch.compile, two threads",
+        one("./dev vllm --chats"),
+        c.VLLM_CHATS,
+        ("users", "turns"),
+        6,
+        quiet=True,
+        asked=True,
+        text=("SmolLM2-135M in float32, five turns of 24 tokens asked and 64 answered; prompts are attended exactly, and found in vLLM's cache.",),
+        rows=rows.vllm_chats,
+    ),
+    "vllmquality": Part(
+        "What Seine's decoding in vLLM changes: 128 given tokens of SmolLM2-135M behind 7,900 of three texts",
+        one("./dev vllm --quality"),
+        c.VLLM_QUALITY,
+        ("text",),
+        6,
+        asked=True,
+        text=("float32, against vLLM's own attention of prompt and tokens.",),
+    ),
     "llamaone": Part(
         "llama.cpp decodes a model of Llama-3.2-1B's geometry, random q4_K weights and repeated cells, two threads",
         one("./dev llama --random --cells 8192,32768,131072 --repeat 1024 --steps 12"),
@@ -575,13 +629,13 @@ QUESTIONS = (
         "How long does an answer take?",
         f"llama.cpp reads 8,000 tokens and writes 256 in {{{W}-whole}} s by itself, in {{{W}-exact}} s by our exact attention, "
         f"and in {{{W}-seine}} s through Seine.",
-        ("wholeanswers", "answers", "answerslong", "answersavx2", "gemmaanswers", "hfprompts", "gemmaprompts"),
+        ("wholeanswers", "answers", "answerslong", "answersavx2", "gemmaanswers", "hfprompts", "gemmaprompts", "vllmfirst", "vllmlong", "vllmchats"),
     ),
     Question(
         "How fast is decoding?",
         "Behind 7,900 tokens a token takes llama.cpp {runllama-7900} ms, our exact attention {runllama-7900-exact} ms and the index "
         "{runllama-7900-seine} ms. Behind 1,500 all three take {runllama-1500} to {runllama-1500-seine} ms.",
-        ("llama", "llamalong", "llamaone", "gemma", "token", "gemmatoken", "demotimes", "step", "widesteps"),
+        ("llama", "llamalong", "llamaone", "gemma", "vllm", "token", "gemmatoken", "demotimes", "step", "widesteps"),
     ),
     Question(
         "What do sparse prompts change?",
@@ -611,7 +665,7 @@ QUESTIONS = (
         "Gemma 3 270M attends {rungemmaquality-seinebalanced002tailclimd} of {rungemmaquality-seinebalanced002tailclimd-held} tokens where its "
         "layers attend all. The next token is dense attention's in {rungemmaquality-seinebalanced002tailtopicspy-same} to "
         "{rungemmaquality-seinebalanced002tailclimd-same} of places, in three texts.",
-        ("quality", "gemmaquality", "needle", "tasks"),
+        ("quality", "gemmaquality", "vllmquality", "needle", "tasks"),
     ),
     Question(
         "What does a server bear?",
