@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from engine import Engine, end
 from layout import Order
-from models import TRAINED, folder_of, stretched
+from models import folder_of, stretched
 from rows import keep, kept, say
 from seine_vllm import settings
 
@@ -49,7 +49,7 @@ class Ways:
         self.engine, self.made, self.now, self.stock_order = engine, {}, None, False
         layer = next(layer for layer, shape in zip(engine.layers, engine.shapes) if shape is not None)
         self.order = Order(layer, BLOCK, layer.head_size, layer.kv_cache.dtype)
-        for name, changes in (("seine", {}), ("exact", {"prompt": "exact"}), ("sparse", {"prompt": "sparse"})):
+        for name, changes in (("seine", {}), ("exact", {"prompt": "exact", "mode": "exact"}), ("sparse", {"prompt": "sparse"})):
             self.made[name] = self._shapes(dataclasses.replace(settings.of_process(), **changes))
 
     def _shapes(self, own):
@@ -115,19 +115,31 @@ def timed_step(engine, lengths):
             if output.request_id not in lengths:
                 engine.cached += output.num_cached_tokens or 0
             lengths[output.request_id] = len(output.outputs[0].token_ids)
+            engine.answers[output.request_id.split("-")[0]] = list(output.outputs[0].token_ids)
     return seconds
 
 
 def open_engine(args, longest, blocks, caching):
     engine = Engine(
         folder_of(args.models, "smollm2"), dtype=args.dtype, max_num_seqs=8, max_num_batched_tokens=CHUNK, enable_prefix_caching=caching,
-        block_size=BLOCK, max_model_len=max(longest, TRAINED), num_gpu_blocks_override=blocks, **stretched(longest),
+        block_size=BLOCK, max_model_len=longest, num_gpu_blocks_override=blocks, **stretched(longest),
     )  # fmt: skip
-    engine.num_blocks, engine.cached = blocks, 0
+    engine.num_blocks, engine.cached, engine.answers = blocks, 0, {}
     ways = Ways(engine)
     ways.take("exact")
     steps_of(engine, [engine.tokens(100)], 4)
     return engine, ways
+
+
+def check_order(engine, ways, prompt, cached):
+    """vLLM's own attention goes on behind what Seine has read, with the tokens of our exact attention."""
+    answers = []
+    for way in ("exact", "vllm"):
+        ways.take(way)
+        steps_of(engine, [prompt], 12, cached)
+        answers.append(engine.answers[str(engine.last_id)])
+    if answers[0] != answers[1]:
+        raise SystemExit(f"vllm: behind one text our exact attention says {answers[0]}, and vLLM's {answers[1]}")
 
 
 def row_of(args, cells, texts, measured, unit):
@@ -152,13 +164,16 @@ def decode_rows(args, wanted):
         begin = time.monotonic()
         for prompt in prompts:  # what a shorter one has read of it is there
             steps_of(engine, [prompt], 1)
+        cached = (length - 1) // BLOCK * BLOCK
+        if cells == min(cells for cells, _ in wanted):
+            check_order(engine, ways, prompts[0], cached)
         say(f"read {len(prompts)} texts of {length:,} tokens; {time.monotonic() - begin:.0f} s")
         for texts in counts:
             measured, encoding = {way: [] for way in args.ways}, []
             for _ in range(args.rounds):
                 for way, steps in measured.items():
                     ways.take(way)
-                    _, times = steps_of(engine, prompts[:texts], args.steps + 2, (length - 1) // BLOCK * BLOCK)
+                    _, times = steps_of(engine, prompts[:texts], args.steps + 2, cached)
                     steps += times[1:]  # the first encodes
                     encoding += times[:1] if way == "seine" else []
             row = row_of(args, cells, texts, measured, "step_ms")

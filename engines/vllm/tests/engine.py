@@ -76,6 +76,11 @@ class Engine:
     def params(self, max_tokens, **sampling):
         return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=self.words, **sampling)
 
+    @property
+    def last_id(self):
+        """Of the text that was added last."""
+        return self._ids - 1
+
     def add(self, prompt, params):
         self.engine.add_request(str(self._ids), {"prompt_token_ids": prompt}, params)
         self._ids += 1
