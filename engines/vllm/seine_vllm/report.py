@@ -1,4 +1,4 @@
-"""What became of the answers: lines in vLLM's log, now and then and at exit."""
+"""What became of the answers: lines in vLLM's log, now and then and at exit, and counters of Prometheus."""
 
 import threading
 import time
@@ -8,6 +8,7 @@ from multiprocessing import util
 from vllm.logger import init_logger
 
 from seine_vllm import settings
+from seine_vllm.metrics import Metrics
 
 logger = init_logger("vllm.seine")
 
@@ -17,7 +18,7 @@ class Report:
 
     def __init__(self):
         self._impls, self._told_gate, self._last, self._started = {}, set(), None, False
-        self._saying = threading.Lock()
+        self._saying, self._metrics = threading.Lock(), None
 
     def add(self, name, impl):
         """A layer's counts from now on, while vLLM has the layer."""
@@ -71,6 +72,8 @@ class Report:
         if counts == self._last or "coded" not in counts:
             return
         self._last = counts
+        self._metrics = self._metrics or Metrics()
+        self._metrics.show(counts)
         logger.info("seine: %s", line_of(counts))
 
 
