@@ -584,16 +584,34 @@ PARTS = {
     ),
     "vllm": Part(
         "vLLM decodes SmolLM2-135M behind texts that were read, two threads",
-        one("./dev vllm --bench --cells 1024,4096,8000,32000 --texts 1,4,8"),
+        one("./dev vllm --bench --cells 1024,4096,8000 --texts 1,4"),
         c.VLLM_STEP,
         ("cells", "texts"),
-        15,
+        4,
         quiet=True,
         asked=True,
-        text=(
-            "float32, by turns in one process. A step is a token of each text. Texts above 8,192 tokens have their RoPE stretched by YaRN. More "
-            "than 131,072 tokens together are left out.",
-        ),
+        text=("float32, by turns in one process. A step is a token of each text.",),
+        rows=rows.vllm_step,
+    ),
+    "vllmmany": Part(
+        "vLLM decodes eight texts of SmolLM2-135M together, two threads",
+        one("./dev vllm --bench --cells 1024,4096,8000 --texts 8"),
+        c.VLLM_STEP,
+        ("cells", "texts"),
+        6,
+        quiet=True,
+        asked=True,
+        rows=rows.vllm_step,
+    ),
+    "vllmlong": Part(
+        "vLLM decodes SmolLM2-135M behind 32,000 tokens that were read, two threads",
+        one("./dev vllm --bench --cells 32000 --texts 1,4,8"),
+        c.VLLM_STEP,
+        ("cells", "texts"),
+        20,
+        quiet=True,
+        asked=True,
+        text=("float32; its RoPE is stretched by YaRN. More than 131,072 tokens together are left out.",),
         rows=rows.vllm_step,
     ),
     "vllmfirst": Part(
@@ -601,13 +619,14 @@ PARTS = {
         one("./dev vllm --bench --first --cells 1024,4096,8000 --rounds 1"),
         c.VLLM_FIRST,
         ("cells",),
-        5,
+        4,
         quiet=True,
         asked=True,
-        text=("float32, in chunks of 2,048 tokens, by turns in one process.",),
+        text=("float32, in chunks of 2,048 tokens, each way once, by turns in one process.",),
+        rows=rows.vllm_first,
     ),
-    "vllmlong": Part(
-        "vLLM's first token behind a long prompt of SmolLM2-135M, two threads",
+    "vllmfirstlong": Part(
+        "vLLM's first token behind 32,000 tokens of SmolLM2-135M, two threads",
         one("./dev vllm --bench --first --cells 32000 --rounds 1"),
         c.VLLM_FIRST,
         ("cells",),
@@ -615,6 +634,7 @@ PARTS = {
         quiet=True,
         asked=True,
         text=("float32, in chunks of 2,048 tokens, each way once; its RoPE is stretched by YaRN.",),
+        rows=rows.vllm_first,
     ),
     "vllmchats": Part(
         "Chats of four users over one document of 8,000 tokens by vLLM's server, with torch.compile, two threads",
@@ -680,7 +700,7 @@ QUESTIONS = (
         "How long does an answer take?",
         f"llama.cpp reads 8,000 tokens and writes 256 in {{{W}-whole}} s by itself, in {{{W}-exact}} s by our exact attention, "
         f"and in {{{W}-seine}} s through Seine.",
-        ("wholeanswers", "answers", "answerslong", "answersavx2", "gemmaanswers", "hfprompts", "gemmaprompts", "vllmfirst", "vllmlong", "vllmchats"),
+        ("wholeanswers", "answers", "answerslong", "answersavx2", "gemmaanswers", "hfprompts", "gemmaprompts", "vllmfirst", "vllmfirstlong", "vllmchats"),
     ),
     Question(
         "How fast is decoding?",
@@ -688,7 +708,7 @@ QUESTIONS = (
         "{runllama-7900-seine} ms. Behind 1,500 all three take {runllama-1500} to {runllama-1500-seine} ms.",
         (
             *("llama", "llamalong", "llamaquantised", "llamaquantisedlong", "peer", "llamaone", "slots", "gemma", "gemmalong", "token", "gemmatoken"),
-            *("vllm", "demotimes", "step", "widesteps"),
+            *("vllm", "vllmmany", "vllmlong", "demotimes", "step", "widesteps"),
         ),
     ),
     Question(

@@ -58,6 +58,10 @@ def vllm_step(measured):
     return [{**row, "cells": f"{row['cells']:,} tokens", "texts": texts.get(row["texts"], f"{row['texts']} texts")} for row in measured["rows"]]
 
 
+def vllm_first(measured):
+    return [{**row, "cells": f"{row['cells']:,} tokens"} for row in measured["rows"]]
+
+
 def vllm_chats(measured):
     return [{**row, "users": f"{row['users']} users", "turns": f"{row['turns']} turns"} for row in measured["rows"]]
 
