@@ -317,7 +317,7 @@ def of_two_ranks(served):
         (lambda served: served.config.layers.popitem(), "Seine cannot serve: .*29"),
         (of_two_ranks, "Seine cannot serve: .*heads"),
         (lambda served: setattr(served.text, "rope_parameters", {"full_attention": {"rope_type": "default"}}), "states the RoPE of each layer"),
-        (lambda served: served.turn_all_but_one(), "Seine cannot serve: .*layer 3: "),
+        (lambda served: served.turn_all_but_one(), "Seine cannot serve: .*layer 3 turns"),
         (lambda served: setattr(served.text, "rope_parameters", {"rope_type": "of tomorrow", "rope_theta": 1e4}), "rope_type: must be"),
         (lambda served: served.ropes.pop("text"), "RoPE is known to pair"),
         (lambda served: served.ropes["vision"].__dict__.update(head_size=64), "RoPE is known to pair"),
