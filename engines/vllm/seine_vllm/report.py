@@ -90,6 +90,8 @@ def line_of(counts):
         parts[1] += f", {counts['prompt_runs_taken'] / counts['prompt_runs_seen']:.1%} of their keys attended"
     if counts["gate_checks"]:
         parts.append(f"gate: {counts['gate_checks']:,} checks, {counts['gate_lost'] / counts['gate_checks']:.4f} lost")
+    if counts.get("cut"):
+        parts.append(f"{counts['cut']:,} of those by codes partly row by row, for want of room")
     if counts["found_windows"]:
         parts.append(f"{counts['found_windows']:,} windows written unseen")
     parts += [f"declined {count:,}: {why}" for why, count in counts["declined"].items()]
