@@ -15,7 +15,7 @@
 #include "absl/strings/strip.h"
 #include "client/channel_security.h"
 #include "client/convert/convert.h"
-#include "client/endpoint.h"
+#include "profile/io/endpoint.h"
 
 namespace seine::client {
 

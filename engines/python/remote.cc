@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/channel.h"
-#include "client/endpoint.h"
 #include "client/wire_calls.h"
 #include "engines/python/connection.h"
+#include "profile/io/endpoint.h"
 
 namespace seine::python {
 namespace {
@@ -112,7 +112,7 @@ class Remote final : public Connection {
 
 absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout,
                                                        const client::Security& security) {
-  if (auto s = client::CheckEndpoint(endpoint); !s.ok()) return s;
+  if (auto s = CheckEndpoint(endpoint); !s.ok()) return s;
   return std::make_shared<Remote>(endpoint, timeout, security);
 }
 
