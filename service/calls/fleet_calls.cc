@@ -83,11 +83,11 @@ absl::Status DescribeItself(Core& core, v1::FleetServer* out) {
   return absl::OkStatus();
 }
 
-// Adds this server where nothing names it: by its address, or by what it has said when it was asked there.
+// Adds this server where the file does not name it: by its address, or by what it has said when it was asked there.
 void AddItself(const Core& core, Servers* servers) {
   const bool named = std::any_of(servers->begin(), servers->end(), [&](const auto& one) {
-    return IsOwnAddress(core, one.second.node.address) ||
-           (one.second.by == v1::KNOWN_BY_FILE && core.fleet->InstanceOf(one.first) == core.instance);
+    return one.second.by == v1::KNOWN_BY_FILE &&
+           (IsOwnAddress(core, one.second.node.address) || core.fleet->InstanceOf(one.first) == core.instance);
   });
   if (!named) (*servers)[""] = {.node = {}, .by = v1::KNOWN_BY_ITSELF};
 }
@@ -136,9 +136,9 @@ absl::Status ListServers(Core& core, const v1::ListServersRequest& request, v1::
     for (size_t i = 0; i < said.size(); ++i) ToProto(said[i], response->mutable_servers(places[i]));
   }
   for (v1::FleetServer& server : *response->mutable_servers()) {
-    const bool itself = server.known_by() == v1::KNOWN_BY_ITSELF || IsOwnAddress(core, server.address()) ||
-                        server.info().instance() == core.instance;
-    if (!itself) continue;
+    const bool named = server.known_by() == v1::KNOWN_BY_FILE &&
+                       (IsOwnAddress(core, server.address()) || server.info().instance() == core.instance);
+    if (!named && server.known_by() != v1::KNOWN_BY_ITSELF) continue;
     if (auto s = DescribeItself(core, &server); !s.ok()) return s;
   }
   return absl::OkStatus();

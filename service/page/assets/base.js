@@ -1,6 +1,6 @@
 // What every view of the page is made of: calls of the server, elements, and how figures are written.
 // Whatever comes from the server is written as text, never as markup.
-export const EVERY = 5000;  // milliseconds between two looks
+export const EVERY = 5000;  // milliseconds between two looks, at least
 export const ROWS = 100;    // of a list at once
 export const state = {token: '', soon: false};  // token: kept here alone; soon: what is shown is about to change
 

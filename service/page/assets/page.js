@@ -6,7 +6,9 @@ import {showFleet} from './fleet.js';
 import {showLayer} from './layer.js';
 import {liveQuality, lookAtGate, lookAtMetrics} from './quality.js';
 
-const SOON = 400;  // milliseconds until the next look, where something is about to change
+const SOON = 400;       // milliseconds until the next look, where something is about to change
+const REST = 200;       // times what a look took, until the next: looking takes .5 % of the time at most
+const LONGEST = 60000;  // milliseconds between two looks, at most
 const byId = id => document.getElementById(id);
 let turn = 0, timer = 0, paused = false;
 
@@ -103,10 +105,12 @@ async function look() {
   clearTimeout(timer);
   state.soon = false;
   showPath(parts);
-  let content = null, said = '';
+  let content = null, said = '', wait = EVERY;
   try {
     content = await view(parts);
-    said = `Read in ${Math.round(performance.now() - began)} ms`;
+    const took = performance.now() - began;
+    wait = state.soon ? SOON : Math.min(Math.max(EVERY, REST * took), LONGEST);
+    said = `Read in ${Math.round(took)} ms; again in ${Math.ceil(wait / 1000)} s`;
   } catch (error) {
     said = error.message;
     if (error.status !== 401) content = [el('h1', {}, 'Nothing to show'), why(error)];
@@ -122,7 +126,7 @@ async function look() {
   byId('state').textContent = said;
   main.dataset.drawn = location.hash;
   // A page that nobody sees asks for nothing.
-  if (!paused) timer = setTimeout(() => document.hidden || look(), state.soon ? SOON : EVERY);
+  if (!paused) timer = setTimeout(() => document.hidden || look(), wait);
 }
 
 function pause() {

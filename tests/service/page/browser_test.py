@@ -278,7 +278,7 @@ def check_quality(browser, cli, url):
     until = time.monotonic() + WAIT
     while json.loads(cli("call", "GetMetrics"))["indexes"][0]["quality_sets"] != str(7 * 2 * KV_HEADS):
         assert time.monotonic() < until
-    browser.run("document.getElementById('pause').click(), document.getElementById('pause').click()")
+    browser.run(LOOK)
     browser.wait_for("document.querySelector('[aria-label=Recall]').dataset.points >= 1")
     metrics = json.loads(cli("call", "GetMetrics"))["indexes"][0]
     recall = 100 * metrics["quality_recall_sum"] / float(metrics["quality_sets"])
@@ -305,11 +305,10 @@ def check_what_goes(browser, cli, url):
     browser.open(f"{url}#/index/demo/seq/short")
     assert browser.run("document.querySelector('h1').textContent") == "short"
     cli("seq", "delete", "demo", "short")
-    look = "document.getElementById('pause').click(), document.getElementById('pause').click()"
-    browser.run(look)
+    browser.run(LOOK)
     browser.wait_for("document.querySelector('.error')?.textContent.includes('no such sequence')")
     cli("seq", "create", "demo", "short")
-    browser.run(look)
+    browser.run(LOOK)
     browser.wait_for("document.querySelector('h1').textContent === 'short' && !document.querySelector('.error')")
 
 
@@ -324,8 +323,15 @@ def by_name(browser):
     return {row["server"]: row for row in rows(browser, "Servers")}
 
 
+LOOK = "document.getElementById('pause').click(), document.getElementById('pause').click(), 0"  # at once
+
+
 def wait_for_health(browser, name, health):
-    browser.wait_for(f"document.querySelector('[data-server={name}]')?.dataset.health === 'SERVER_HEALTH_{health}'")
+    until = time.monotonic() + WAIT
+    while by_name(browser)[name]["health"] != f"SERVER_HEALTH_{health}":
+        assert time.monotonic() < until, (name, health, browser.run("document.body.innerText"))
+        time.sleep(0.3)
+        browser.run(LOOK)
 
 
 def check_fleet(browser, seined, seine, folder):
