@@ -5,11 +5,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "engines/llama.cpp/attention.h"
-#include "engines/llama.cpp/calibration.h"
-#include "engines/llama.cpp/ggml_calls.h"
-#include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/cells/attention.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
+#include "engines/llama.cpp/ggml/ggml_calls.h"
+#include "engines/llama.cpp/ggml/node.h"
+#include "engines/llama.cpp/ggml/origin.h"
 #include "engines/llama.cpp/node_computer.h"
+#include "engines/llama.cpp/profiles/calibration.h"
 #include "engines/llama.cpp/remote/remote_attention.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "engines/llama.cpp/random_model.h"
-#include "engines/llama.cpp/tests/context_pair.h"
-#include "engines/llama.cpp/tests/loaded_plugin.h"
-#include "engines/llama.cpp/tests/one_context.h"
+#include "engines/llama.cpp/tests/fixtures/context_pair.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
+#include "engines/llama.cpp/tests/fixtures/one_context.h"
 #include "llama.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
