@@ -9,6 +9,8 @@
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
 //   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
+//   block.IsLast(at, of)  whether this block is the last of `of` to come here, counted at a place that began as 0. What
+//                        any of them wrote before, in any memory, is there for the last to read. Once a phase.
 // On the host (tests/kernels/cuda/host_block.h) the lanes of a phase run one after another in an order shuffled from a
 // seed, blocks likewise, and shared memory begins with garbage: a result that depends on any order differs for some
 // seed. Compiled by g++, clang and nvcc.
@@ -51,6 +53,14 @@ SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
   return __ffs(static_cast<int>(v)) - 1;
 #else
   return __builtin_ctz(v);
+#endif
+}
+
+SEINE_BODY inline int HighestBit(uint32_t v) {  // -1 of 0
+#ifdef __CUDA_ARCH__
+  return 31 - __clz(static_cast<int>(v));
+#else
+  return v == 0 ? -1 : 31 - __builtin_clz(v);
 #endif
 }
 
@@ -113,6 +123,13 @@ class DeviceBlock {
     __syncthreads();
     return value;
   }
+  // Every lane's fences: those before hand its writes on, those behind keep its reads from what a cache held before.
+  __device__ bool IsLast(uint32_t* at, uint32_t of) {
+    __threadfence();
+    const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(at, 1u) == of - 1) != 0;
+    __threadfence();
+    return last;
+  }
   template <typename T>
   __device__ static T AtomicAdd(T* at, T value) {
     return atomicAdd(at, value);
@@ -120,6 +137,7 @@ class DeviceBlock {
   __device__ static void AtomicOr(uint32_t* at, uint32_t bits) { atomicOr(at, bits); }
   __device__ static void AtomicAnd(uint32_t* at, uint32_t bits) { atomicAnd(at, bits); }
   __device__ static void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
+  __device__ static void AtomicMin(uint32_t* at, uint32_t value) { atomicMin(at, value); }
 
   // d += a b; a's bytes are unsigned or signed.
   template <bool kUnsigned>
