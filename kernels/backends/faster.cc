@@ -68,7 +68,8 @@ std::optional<double> TrialUs(const Trial& trial, Backend* backend) {
   std::vector<double> us;
   for (int run = -2; run < trial.runs; ++run) {  // the first two also see to graphs and caches
     const auto begin = std::chrono::steady_clock::now();
-    if (backend->Search(tasks.data(), trial.kv_heads, SearchParams(), outputs.data()) != Outcome::kDone) return std::nullopt;
+    if (backend->Search(tasks.data(), trial.kv_heads, SearchParams(), outputs.data()) != Outcome::kDone)
+      return std::nullopt;
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
     if (run >= 0) us.push_back(took.count());
   }
@@ -87,8 +88,9 @@ std::unique_ptr<Backend> FasterBackend(const Trial& trial, std::unique_ptr<Backe
   const std::optional<double> cpu_us = TrialUs(trial, cpu.get());
   if (!cpu_us || *device_us < *cpu_us) return device;
   char text[160];
-  std::snprintf(text, sizeof(text), " took %.0f us for a layer's search in a trial, the CPU %.0f; cuda takes it all the same",
-                *device_us, *cpu_us);
+  std::snprintf(text, sizeof(text),
+                " took %.0f us for a layer's search in a trial, the CPU %.0f; cuda takes it all the same", *device_us,
+                *cpu_us);
   *why = name + text;
   return cpu;
 }

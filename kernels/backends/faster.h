@@ -1,5 +1,5 @@
-// A trial of two backends on this machine: a device is worth its memory only where it searches faster than the CPU beside
-// it.
+// A trial of two backends on this machine: a device is worth its memory only where it searches faster than the CPU
+// beside it.
 #ifndef SEINE_KERNELS_BACKENDS_FASTER_H_
 #define SEINE_KERNELS_BACKENDS_FASTER_H_
 

@@ -49,8 +49,10 @@ std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
     steps[kPrepare].device_bytes +=
         ScanBytes(item.layout, static_cast<double>(SampleOf(item.num_keys).count) * kWindowTokens);
     steps[kScan].device_bytes += ScanBytes(item.layout, keys) + group * (keys / kWindowTokens * 4 + pieces + found);
-    // Every block reads the whole list; candidates are written, read, reranked, and their estimates read for the survivors.
-    steps[kChoose].device_bytes += group * (item.splits * (pieces + found) + wanted * (sizeof(uint32_t) + sizeof(float)));
+    // Every block reads the whole list; candidates are written, read, reranked, and their estimates read for the
+    // survivors.
+    steps[kChoose].device_bytes +=
+        group * (item.splits * (pieces + found) + wanted * (sizeof(uint32_t) + sizeof(float)));
     steps[kChoose].device_bytes += group * wanted * CandidateBytes(item.layout) + group * item.keep * sizeof(uint32_t);
   }
   for (const SetPlan& set : plan.sets()) {

@@ -1,5 +1,5 @@
-// A layer's other work on the device against the CPU's: codes byte for byte, sums, scores, subspaces; graphs, and memory
-// that runs out.
+// A layer's other work on the device against the CPU's: codes byte for byte, sums, scores, subspaces; graphs, and
+// memory that runs out.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -157,9 +157,9 @@ PartResult LowRank(const Rig& rig) {
     std::optional<Difference> first = FirstDifference("codes", codes[0], codes[1]);
     if (!first) first = FirstDifference("residuals", residuals[0], residuals[1]);
     if (!first) first = FirstDifference("rebuilt rows", rebuilt[0], rebuilt[1]);
-    Count(result, std::move(first),
-          std::to_string(count) + " rows, dim " + std::to_string(dim) + ", rank " + std::to_string(rank) +
-              SeedOf(seed));
+    Count(
+        result, std::move(first),
+        std::to_string(count) + " rows, dim " + std::to_string(dim) + ", rank " + std::to_string(rank) + SeedOf(seed));
     return true;
   });
 }
@@ -190,9 +190,9 @@ PartResult Learning(const Rig& rig) {
       first = DifferAt("large steps", TextOf(stats[0].large_steps), TextOf(stats[1].large_steps));
     if (!first && stats[0].residual_energy != stats[1].residual_energy)
       first = DifferAt("residual energy", TextOf(stats[0].residual_energy), TextOf(stats[1].residual_energy));
-    Count(result, std::move(first),
-          std::to_string(count) + " rows, dim " + std::to_string(dim) + ", rank " + std::to_string(rank) +
-              SeedOf(seed));
+    Count(
+        result, std::move(first),
+        std::to_string(count) + " rows, dim " + std::to_string(dim) + ", rank " + std::to_string(rank) + SeedOf(seed));
     return true;
   });
 }

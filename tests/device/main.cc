@@ -1,7 +1,7 @@
-// seine-device-suite: checks of a device against the CPU, and timings of its kernels, a part after another. Each part is
-// a process of its own with a time limit of its own, so that one that fails, hangs or loses the device stops nothing;
-// its JSON is written when it ends. Exit code 0 if every part passed, 1 if one failed, 2 for wrong flags, 3 where there
-// is no device.
+// seine-device-suite: checks of a device against the CPU, and timings of its kernels, a part after another. Each part
+// is a process of its own with a time limit of its own, so that one that fails, hangs or loses the device stops
+// nothing; its JSON is written when it ends. Exit code 0 if every part passed, 1 if one failed, 2 for wrong flags, 3
+// where there is no device.
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,7 +18,8 @@ namespace seine::device {
 namespace {
 
 constexpr char kUsage[] =
-    "usage: seine-device-suite [-o FOLDER] [--list] [--only PART,...] [--small] [--items N] [--seed N] [--limit SECONDS]\n"
+    "usage: seine-device-suite [-o FOLDER] [--list] [--only PART,...] [--small] [--items N] [--seed N] [--limit "
+    "SECONDS]\n"
     "    [--dim D] [--keys N] [--group G] [--batch B] [--bits half|one|rsq] [--reduce sum|max|mean] [--commit ID]\n"
     "    [--in-process]\n"
     "PART: a name of --list, or how names begin; checks, timings: all of them. -o: a JSON a part, and summary.json.\n"
@@ -131,7 +132,8 @@ class Summary {
  public:
   explicit Summary(const Flags& f) : path_(f.folder + "/summary.json") {
     if (!f.folder.empty()) json_ = ReadJson(path_);
-    if (!json_.is_object() || json_.value("commit", "") != f.commit) json_ = {{"commit", f.commit}, {"parts", Json::object()}};
+    if (!json_.is_object() || json_.value("commit", "") != f.commit)
+      json_ = {{"commit", f.commit}, {"parts", Json::object()}};
     on_disk_ = !f.folder.empty();
   }
   // How the checks stand that figures rest on.
@@ -147,7 +149,8 @@ class Summary {
     return passed == 0 ? "not run" : "passed: " + std::to_string(passed);
   }
   void Add(const Part& part, const Json& json) {
-    Json line = {{"passed", json.value("passed", false)}, {"timing", part.timing}, {"seconds", json.value("seconds", 0.0)}};
+    Json line = {
+        {"passed", json.value("passed", false)}, {"timing", part.timing}, {"seconds", json.value("seconds", 0.0)}};
     for (const char* field : {"error", "first_difference"}) {
       if (json.contains(field)) line[field] = json[field];
     }
@@ -198,7 +201,8 @@ int Run(const Flags& f) {
     if (f.folder.empty()) std::filesystem::remove(path, error), std::printf("%s\n", json.dump(1).c_str());
     summary.Add(part, json);
     passed = passed && json.value("passed", false);
-    if (json.value("error", "").find("no CUDA") == 0) return std::fprintf(stderr, "%s\n", json["error"].get<std::string>().c_str()), 3;
+    if (json.value("error", "").find("no CUDA") == 0)
+      return std::fprintf(stderr, "%s\n", json["error"].get<std::string>().c_str()), 3;
   }
   return passed ? 0 : 1;
 }

@@ -59,17 +59,25 @@ void Say(const Part& part, const PartResult& r) {
 
 Json RunPart(const Part& part, const SuiteOptions& options, double limit_s, Backend* cpu, Backend* gpu) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto limit = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      std::chrono::duration<double>(limit_s));
+  const auto limit =
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(limit_s));
   PeakMemory memory;
   PartResult r = part.run({options, cpu, gpu, begin + limit});
   if (r.error.empty() && !gpu->loss().empty()) r.error = "the device is lost: " + gpu->loss();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   Say(part, r);
-  Json json = {{"part", part.name},   {"what", part.what},       {"passed", r.passed()},
-               {"count", r.count},    {"planned", r.planned},    {"wrong", r.wrong},
-               {"seconds", seconds},  {"limit_s", limit_s},      {"seed", options.seed},
-               {"small", options.small}, {"peak_device_bytes", memory.End()}, {"peak_host_bytes", PeakHostBytes()}};
+  Json json = {{"part", part.name},
+               {"what", part.what},
+               {"passed", r.passed()},
+               {"count", r.count},
+               {"planned", r.planned},
+               {"wrong", r.wrong},
+               {"seconds", seconds},
+               {"limit_s", limit_s},
+               {"seed", options.seed},
+               {"small", options.small},
+               {"peak_device_bytes", memory.End()},
+               {"peak_host_bytes", PeakHostBytes()}};
   if (!r.error.empty()) json["error"] = r.error;
   if (r.first) {
     json["first_difference"] = {{"item", r.first->item},

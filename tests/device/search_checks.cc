@@ -87,8 +87,7 @@ PartResult DefaultItems(const Rig& rig) {
         const CodeLayout& layout = task->codec->layout();
         const double usual = task->codec->UsualShare(task->num_keys);
         task->whole = ReadsWhole(params, task->group, task->num_keys);
-        task->refine_all =
-            !task->whole && RefinesAll(params, CandidatesWanted(params, layout, usual, task->num_keys));
+        task->refine_all = !task->whole && RefinesAll(params, CandidatesWanted(params, layout, usual, task->num_keys));
       });
 }
 
@@ -179,7 +178,8 @@ PartResult LowRankSearches(const Rig& rig) {
   for (uint64_t seed = rig.options.seed; result.count < result.planned && !rig.Late(); ++seed) {
     Rng rng(seed);
     const int dim = DrawDim(&rng, rig.options), rank = Pick(&rng, 1, dim);
-    const int drawn = Pick(&rng, 1, rig.options.small ? 4 : 40) * 256, keys = rig.options.keys > 0 ? rig.options.keys : drawn;
+    const int drawn = Pick(&rng, 1, rig.options.small ? 4 : 40) * 256,
+              keys = rig.options.keys > 0 ? rig.options.keys : drawn;
     const int group = rig.options.group > 0 ? rig.options.group : Pick(&rng, 1, 8), dense = Pick(&rng, 0, 40);
     const auto dtype = static_cast<DType>(Pick(&rng, 0, 2));
     const std::vector<double> frequencies = Frequencies(dim);

@@ -113,8 +113,8 @@ TEST(DeviceSuite, PartsHaveNamesAndLimits) {
 class Program : public testing::Test {
  protected:
   int Run(const std::string& flags) const {
-    const std::string command = std::string(SUITE) + " " + flags + " -o '" + Folder() + "' >'" + Folder() +
-                                "/out' 2>&1";
+    const std::string command =
+        std::string(SUITE) + " " + flags + " -o '" + Folder() + "' >'" + Folder() + "/out' 2>&1";
     return WEXITSTATUS(std::system(command.c_str()));
   }
   std::string Folder() const { return folder_.Path("."); }
@@ -141,8 +141,8 @@ TEST_F(Program, LeavesAJsonAPartAndMarksFigures) {
 }
 
 TEST_F(Program, RefusesWhatIsNoFlag) {
-  for (const char* flags : {"--frobnicate", "--only nonsense", "--items -1", "--keys 65", "--bits two", "--reduce median",
-                            "--dim", "--limit 0"}) {
+  for (const char* flags : {"--frobnicate", "--only nonsense", "--items -1", "--keys 65", "--bits two",
+                            "--reduce median", "--dim", "--limit 0"}) {
     EXPECT_EQ(Run(flags), 2) << flags;
   }
   EXPECT_EQ(Run("--list"), 0);

@@ -1,6 +1,6 @@
 // Times on the device: copy and link bandwidth, each kernel of a search against its counted bytes, whole decode steps
-// of Llama-3.1-8B's geometry, callers at once, encoding and gathering. Every layer has codes of its own, so that none is
-// read from a cache.
+// of Llama-3.1-8B's geometry, callers at once, encoding and gathering. Every layer has codes of its own, so that none
+// is read from a cache.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -119,8 +119,8 @@ struct PreparedLayer {
     cuda::ViewWriter views(&lane);
     const int64_t segments = (tasks[0].num_keys + tasks[0].segment_keys - 1) / tasks[0].segment_keys;
     const int group = tasks[0].group;
-    const size_t bytes = static_cast<size_t>(count) * (segments * sizeof(ConstCodePlanes) + group * kDim * 4 +
-                                                       sizeof(cuda::SearchItem) + 4096) +
+    const size_t bytes = static_cast<size_t>(count) *
+                             (segments * sizeof(ConstCodePlanes) + group * kDim * 4 + sizeof(cuda::SearchItem) + 4096) +
                          static_cast<size_t>(count) * group * (sizeof(cuda::QueryPlan) + sizeof(cuda::SetPlan));
     const CodecTables* tables = nullptr;
     if (lane.Open() != 0 || codecs->Get(*tasks[0].codec, &lane, &tables) != 0 || views.Reserve(bytes) != 0)
@@ -294,9 +294,7 @@ struct Tools {
     setenv("SEINE_CUDA_GRAPHS", "ON", /*overwrite=*/1);
     backends.graph = MakeBackend("cuda", 1, &why);
   }
-  bool ready() const {
-    return device != nullptr && backends.plain && backends.graph && keys && copy > 0 && link > 0;
-  }
+  bool ready() const { return device != nullptr && backends.plain && backends.graph && keys && copy > 0 && link > 0; }
 
   Backend* gpu;
   std::string why;

@@ -26,7 +26,7 @@ struct PrepareShared {
   float sums[kMaxNibbles * 16];
   uint32_t query8[kMaxDeviceHeadDim / 4];  // bytes; as the next what other kernels read from memory
   uint8_t entries[kMaxNibbles * 16];       // of the nibble tables
-  uint32_t largest[3];  // bits of the largest |x|: of query8's source, of the weights, of the sums
+  uint32_t largest[3];                     // bits of the largest |x|: of query8's source, of the weights, of the sums
   float noise[16], errors[3][16];
   int32_t centre_dot;
   uint16_t first_place[kMaxNibbles];  // balanced: where a nibble's coordinates begin in coarse_order

@@ -91,8 +91,8 @@ struct QueryState {
   ScoreSpread spread;                          // of the coarse scores
   float threshold;                             // scores at or above it are found
   uint32_t found;                              // how many were, also where that is more than the capacity
-  uint32_t blocks_done;   // of those that choose for the query
-  uint32_t queries_done;  // of the set whose first query this is
+  uint32_t blocks_done;                        // of those that choose for the query
+  uint32_t queries_done;                       // of the set whose first query this is
   uint32_t rescanned;                          // 1 where the threshold misled and the zone was searched again
   uint32_t num_candidates, num_survivors;
   LseState lse;  // of the zone but the survivors

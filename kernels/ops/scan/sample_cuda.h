@@ -32,7 +32,7 @@ struct SampleShared {
   Window windows[kSampleWindows];
   float bases[kSampleWindows];
   int32_t dots[kSampleWindows];  // <query8, centre>
-  union {  // one after another
+  union {                        // one after another
     float factors[kSampleWindows * kFactorKeys];
     double moments[2][kMomentLanes];
     RadixShared radix;
@@ -118,9 +118,8 @@ SEINE_BODY void LoadWindows(Block& block, SampleShared& s, const PrepareShared& 
   block.Lanes([&](int lane) {
     if (lane >= static_cast<int>(shape.count)) return;
     const Window& w = s.windows[lane];
-    s.bases[lane] = w.centre == nullptr
-                        ? q.state->shared_base
-                        : static_cast<float>(s.dots[lane]) * (w.centre_scale * CentreUnit(*q.state));
+    s.bases[lane] = w.centre == nullptr ? q.state->shared_base
+                                        : static_cast<float>(s.dots[lane]) * (w.centre_scale * CentreUnit(*q.state));
   });
 }
 
@@ -164,18 +163,17 @@ SEINE_BODY void MakeThreshold(Block& block, SampleShared& s, const PrepareShared
     for (uint32_t i = lane; i < keys; i += block.num_lanes()) {
       const Window& w = s.windows[i / kWindowTokens];
       const int key = i % kWindowTokens;
-      const int32_t sum = collision ? CoarseSum(item, true, q.place, w, key)
-                                    : NibbleSumOf(prepared, item.layout.coarse_bytes, w, key);
+      const int32_t sum =
+          collision ? CoarseSum(item, true, q.place, w, key) : NibbleSumOf(prepared, item.layout.coarse_bytes, w, key);
       s.scores[i] = OrderedBits(CoarseScore(collision, sum, s.bases[i / kWindowTokens], w, key));
     }
   });
   if (by_target) place = TargetedPlace(block, s, args, item, q, shape.count);
   if (place >= keys) return SetThreshold(block, q, floor);
-  const Cut32 cut =
-      FindCut32(block, s.radix, keys, static_cast<uint32_t>(place) + 1, [&](uint32_t i, uint32_t* value) {
-        *value = s.scores[i];
-        return true;
-      });
+  const Cut32 cut = FindCut32(block, s.radix, keys, static_cast<uint32_t>(place) + 1, [&](uint32_t i, uint32_t* value) {
+    *value = s.scores[i];
+    return true;
+  });
   SetThreshold(block, q, Most(floor, OrderedFloat(cut.value)));
 }
 

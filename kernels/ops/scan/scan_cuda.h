@@ -40,8 +40,8 @@ struct ScanShared {
   float bases[kScanWindows][kScanQueries];
   float thresholds[kScanQueries];
   float units[kScanQueries], shared_bases[kScanQueries];
-  uint32_t counts[kScanQueries];  // found by the block
-  uint32_t starts[kScanQueries];  // their place in the query's list
+  uint32_t counts[kScanQueries];                  // found by the block
+  uint32_t starts[kScanQueries];                  // their place in the query's list
   uint32_t mask[kScanQueries][kScanWindows * 2];  // of the found keys
   uint32_t parts[kScanQueries][kScanParts];       // keys in each kPartWords of the mask
   FoundKey stage[kScanQueries][kStage];

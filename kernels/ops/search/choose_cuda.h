@@ -1,8 +1,8 @@
 // Third step, a few blocks a query: exactly the wanted candidates among those found, ties to the lowest position,
-// ascending, and their fine estimates. Each block finds the cut over the whole list, and writes what has its places. The
-// last block of a query goes on to the survivors, the last of a set to their union (survivors_cuda.h). Under a recall
-// target the number of candidates follows from the best of them. Where the sample misled (fewer found than wanted, or
-// more than there is room for) the blocks search the whole zone again, and that is counted.
+// ascending, and their fine estimates. Each block finds the cut over the whole list, and writes what has its places.
+// The last block of a query goes on to the survivors, the last of a set to their union (survivors_cuda.h). Under a
+// recall target the number of candidates follows from the best of them. Where the sample misled (fewer found than
+// wanted, or more than there is room for) the blocks search the whole zone again, and that is counted.
 #ifndef SEINE_KERNELS_OPS_SEARCH_CHOOSE_CUDA_H_
 #define SEINE_KERNELS_OPS_SEARCH_CHOOSE_CUDA_H_
 
@@ -36,8 +36,7 @@ struct CandidateShared {
 
 // What a block's steps work in, one after another.
 struct ChooseShared {
-  static constexpr size_t kBytes =
-      Most(Most(sizeof(CandidateShared), sizeof(RerankShared)), sizeof(SurvivorShared));
+  static constexpr size_t kBytes = Most(Most(sizeof(CandidateShared), sizeof(RerankShared)), sizeof(SurvivorShared));
   template <typename Step>
   SEINE_BODY Step& Of() {
     return *reinterpret_cast<Step*>(memory);
@@ -45,8 +44,8 @@ struct ChooseShared {
   alignas(16) uint8_t memory[kBytes];
 };
 
-// emit(key, place) for each found key that keep(found) accepts, places ascending from 0. Pieces are looked at as many at
-// a time as there are lanes; a lane walks through a share of their keys.
+// emit(key, place) for each found key that keep(found) accepts, places ascending from 0. Pieces are looked at as many
+// at a time as there are lanes; a lane walks through a share of their keys.
 template <typename Block, typename Keep, typename Emit>
 SEINE_BODY void CompactPieces(Block& block, CandidateShared& s, const QueryPlan& q, uint32_t num_pieces, Keep keep,
                               Emit emit) {
@@ -153,7 +152,8 @@ struct ChooseBody {
         *place = i;
         return true;
       });
-      Compact(block, s.prefix, n, [&](uint32_t key) { return cut.Keeps(score(key), key); }, emit);
+      Compact(
+          block, s.prefix, n, [&](uint32_t key) { return cut.Keeps(score(key), key); }, emit);
     }
     block.Lanes([&](int lane) {
       if (lane != 0 || split != 0) return;

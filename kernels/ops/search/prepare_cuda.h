@@ -162,7 +162,9 @@ SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs&
       rank[lane] = before;
     });
     CountSearched(block, s, item, b);
-    block.Lanes([&](int lane) { s.prefix.counts[lane < kCentroids ? rank[lane] : lane] = lane < kCentroids ? s.counts[lane] : 0; });
+    block.Lanes([&](int lane) {
+      s.prefix.counts[lane < kCentroids ? rank[lane] : lane] = lane < kCentroids ? s.counts[lane] : 0;
+    });
     ExclusivePrefix(block, s.prefix);
     block.Lanes([&](int lane) {
       if (lane >= kCentroids) return;

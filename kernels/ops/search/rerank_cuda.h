@@ -1,5 +1,5 @@
-// Fine estimates of <q, k> from the coarse row and the record of a key, a lane a key: of candidates, and of the keys of a
-// set where none are stored.
+// Fine estimates of <q, k> from the coarse row and the record of a key, a lane a key: of candidates, and of the keys of
+// a set where none are stored.
 //
 // Reads of a candidate: its coarse words (a sector each), its record, and the factors' base of its window. A balanced
 // record is read as a stream of words in registers; where each coordinate's bits lie is the same for all lanes and read

@@ -26,8 +26,8 @@ int32_t CapacityOf(int64_t wanted, int64_t num_keys) {
 
 int Blocks(int64_t n, int each) { return static_cast<int>((n + each - 1) / each); }
 
-// Blocks that share a query's candidates: each finds the cut by itself, so that a few of them cost the time of one. Under
-// a recall target they would share the query's memory of the best.
+// Blocks that share a query's candidates: each finds the cut by itself, so that a few of them cost the time of one.
+// Under a recall target they would share the query's memory of the best.
 int Splits(const SearchParams& params, int64_t most) {
   constexpr int kLeast = 2, kMost = 16;
   if (params.recall_target > 0) return 1;

@@ -18,7 +18,8 @@ struct PrefixShared {
 };
 
 // counts[lane] becomes the sum of those before it; returns the sum of all. The number of lanes is a multiple of 32. No
-// lane waits for another's sum: each of a warp adds up the parts before its own, whose loads do not wait for each other.
+// lane waits for another's sum: each of a warp adds up the parts before its own, whose loads do not wait for each
+// other.
 template <typename Block>
 SEINE_BODY uint32_t ExclusivePrefix(Block& block, PrefixShared& s) {
   const int each = block.num_lanes() / kWarp;
@@ -127,15 +128,15 @@ struct Cut32 {
   uint32_t ties;   // how many equal to it belong to the m largest
   uint32_t equal;  // how many are equal to it
 };
-// All values lie within the bounds. Bits that the two have in common are not looked at: so few passes serve values that lie
-// close together, and their first pass meets many bins, not one.
+// All values lie within the bounds. Bits that the two have in common are not looked at: so few passes serve values that
+// lie close together, and their first pass meets many bins, not one.
 template <typename Block, typename Get>
 SEINE_BODY Cut32 FindCutBetween(Block& block, RadixShared& s, Bounds bounds, uint32_t n, uint32_t m, Get get) {
   constexpr int kBits = 11;
   Cut32 cut = {0, m, n};
   const uint32_t low = bounds.low;
   int left = HighestBit(bounds.high - low) + 1;  // bits that are not decided
-  uint32_t known = 0;                     // mask of those that are
+  uint32_t known = 0;                            // mask of those that are
   while (left > 0) {
     const int bits = left < kBits ? left : kBits, shift = left - bits;
     const uint32_t last = (1u << bits) - 1;
@@ -206,7 +207,9 @@ SEINE_BODY inline bool FindAmong(const uint32_t* keys, uint32_t n, uint32_t key,
   return *place < n && keys[*place] == key;
 }
 // Place of `key`, which is there.
-SEINE_BODY inline uint32_t PlaceAmong(const uint32_t* keys, uint32_t n, uint32_t key) { return CountBelow(keys, n, key); }
+SEINE_BODY inline uint32_t PlaceAmong(const uint32_t* keys, uint32_t n, uint32_t key) {
+  return CountBelow(keys, n, key);
+}
 
 }  // namespace seine::cuda
 

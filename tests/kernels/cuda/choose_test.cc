@@ -43,11 +43,12 @@ TEST(CompactPieces, KeepsTheOrderOfKeysWhereverPiecesLie) {
       q.found = found.data();
       q.pieces = pieces.data();
       std::vector<uint32_t> got(want.size(), ~0u);
-      RunGridOnHost<CandidateShared>({1, 1}, kChooseLanes, most, q, [&](HostBlock& block, CandidateShared& s, const auto&) {
-        CompactPieces(
-            block, s, q, num_pieces, [](FoundKey key) { return key.index % 3 != 1; },
-            [&](uint32_t key, uint32_t place) { got.at(place) = key; });
-      });
+      RunGridOnHost<CandidateShared>({1, 1}, kChooseLanes, most, q,
+                                     [&](HostBlock& block, CandidateShared& s, const auto&) {
+                                       CompactPieces(
+                                           block, s, q, num_pieces, [](FoundKey key) { return key.index % 3 != 1; },
+                                           [&](uint32_t key, uint32_t place) { got.at(place) = key; });
+                                     });
       ASSERT_EQ(got, want) << num_pieces << " " << most;
     }
   }
@@ -79,9 +80,9 @@ TEST(UniteSurvivors, IsTheUnionOfTheLists) {
         set.keys = keys.data();
         set.ranks = ranks.data();
         set.num_keys = &num_keys;
-        RunGridOnHost<PrefixShared>({1, 1}, kChooseLanes, keep, set, [&](HostBlock& block, PrefixShared& s, const auto&) {
-          UniteSurvivors(block, s, set, queries.data());
-        });
+        RunGridOnHost<PrefixShared>(
+            {1, 1}, kChooseLanes, keep, set,
+            [&](HostBlock& block, PrefixShared& s, const auto&) { UniteSurvivors(block, s, set, queries.data()); });
         keys.resize(num_keys);
         ASSERT_EQ(keys, std::vector<uint32_t>(want.begin(), want.end())) << group << " " << keep << " " << range;
       }

@@ -12,7 +12,8 @@ constexpr Trial kSmall = {1, 1024, 3};
 
 TEST(FasterBackend, AnEmulatedDeviceIsSlowerThanTheCpu) {
   std::string why;
-  const auto taken = FasterBackend(kSmall, cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>()), MakeCpuBackend(1), &why);
+  const auto taken =
+      FasterBackend(kSmall, cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>()), MakeCpuBackend(1), &why);
   EXPECT_EQ(taken->name(), "cpu");
   EXPECT_NE(why.find("host took "), std::string::npos) << why;
   EXPECT_NE(why.find(" us for a layer's search in a trial, the CPU "), std::string::npos) << why;

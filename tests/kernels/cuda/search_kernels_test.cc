@@ -456,8 +456,7 @@ TEST(SearchPlan, WorkspaceIsKnownWithoutAPlan) {
           item.dense_tokens = dense;
           item.refine_all = which == 8;
           const size_t bytes = SearchPlan(params, {item}).workspace_bytes();
-          const size_t at_most =
-              WorkspaceAtMost(params, layout, item.usual_share, n, group, dense, item.refine_all);
+          const size_t at_most = WorkspaceAtMost(params, layout, item.usual_share, n, group, dense, item.refine_all);
           SCOPED_TRACE(testing::Message() << n << " " << group << " " << dense << " " << which);
           EXPECT_GE(at_most, bytes);
           EXPECT_LE(at_most, bytes * 3 / 2 + 65536 * (group + 3));

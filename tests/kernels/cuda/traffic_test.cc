@@ -44,8 +44,8 @@ TEST(Traffic, EqualsSumsByHand) {
   // Both blocks of a query read its list; a candidate: two coarse words and a base, a sector each, 25 bytes at any
   // alignment, 12 bytes handed on, 8 read again; survivors; their union, written and read.
   EXPECT_EQ(steps[2].step, "choose");
-  EXPECT_DOUBLE_EQ(steps[2].device_bytes, 4 * (2 * (32 * 8.0 + finds) + 1311 * (3 * 32.0 + 25 + 31 + 12 + 8) + 200 * 4) +
-                                              2 * 800 * 4.0);
+  EXPECT_DOUBLE_EQ(steps[2].device_bytes,
+                   4 * (2 * (32 * 8.0 + finds) + 1311 * (3 * 32.0 + 25 + 31 + 12 + 8) + 200 * 4) + 2 * 800 * 4.0);
   EXPECT_EQ(steps[3].step, "dots");
   EXPECT_DOUBLE_EQ(steps[3].link_bytes, 800 * 256.0);  // 200 keys of each of four queries, all different
 }
