@@ -57,7 +57,8 @@ size_t WorkspaceAtMost(const SearchParams& params, const CodeLayout& layout, dou
   const size_t n = num_keys, keep = of.keep, most = of.most, capacity = of.capacity, top_k = params.top_k;
   const size_t queries = group, sets = joint ? 1 : queries, count = queries / sets;
   const size_t keys = index ? std::min(n, keep * count) : n;
-  const size_t set = kWords * ((count + 3) * keys + count * (keep + dense_tokens) + 3 * std::min(top_k, keys));
+  const size_t rows = count + 1 + (params.mass_p > 0) + (index && count > 1);
+  const size_t set = kWords * (rows * keys + count * (keep + dense_tokens) + 3 * std::min(top_k, keys));
   if (!index) return sets * (set + kViews * kAlign);
   const size_t query = n / 16 + kWords * (2 * capacity + n / kPieceKeys * 2 + 2 * most + keep + top_k) +
                        6 * (layout.head_dim + 64) + sizeof(QueryState) + kViews * kAlign;
