@@ -78,6 +78,22 @@ ENGINE = [
     ("attention", "of which attention", "attention_ms", 1),
     ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
 ]
+PEER = [
+    *ENGINE[:3],
+    ("peer", "ik_llama.cpp", "peer_ms", 1),
+    ("promptplain", "prompt, llama.cpp, ms", "prompt_plain_ms", 0),
+    ("promptseine", "through Seine", "prompt_seine_ms", 0),
+    ("promptpeer", "ik_llama.cpp", "peer_prompt_ms", 0),
+]
+SLOTS = [
+    ("read", "all chats read, s", "read_s", 1),
+    ("step", "a step of all chats, ms", "step_ms", 1),
+    ("alone", "a token of one chat alone, ms", "alone_ms", 1),
+    ("engine", "memory of llama-server, MiB", "engine_mib", 0),
+    ("held", "of seined, MiB", "held_mib", 0),
+    ("save", "states saved, s", "save_s", 1),
+    ("back", "killed, started and answering again, s", "back_s", 1),
+]
 ANSWER = [
     ("first", "first token, llama.cpp, s", "first_plain", 1),
     ("firstseine", "through Seine, s", "first_both", 1),

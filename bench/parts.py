@@ -176,14 +176,14 @@ PARTS = {
         "A decode step of one layer in process, 2 KV heads of head_dim 256 and 512, made-up keys, one thread, cold",
         tuple(
             f"step --kv-heads 2 --num-keys 8192,32768 --head-dim {head_dim} --group {group} --codec {codec}"
-            for head_dim, codec in ((256, "rsq"), (256, "balanced"), (512, "rsq"))
+            for head_dim, codec in ((256, "rsq"), (256, "balanced"), (512, "rsq"), (512, "balanced --coarse-bits .5 --total-bits 1"))
             for group in (4, 8, 16)
         ),
         c.WIDE_STEPS,
         ("head_dim", "codec", "group", "num_keys"),
         3,
         quiet=True,
-        text=("The balanced code has a profile of these keys; it has none of head_dim 512.",),
+        text=("The balanced code has a profile of these keys. Of head_dim 512 it has a bit a coordinate, of which half is scanned.",),
         rows=rows.wide_steps,
     ),
     "prompt": Part(
@@ -472,33 +472,84 @@ PARTS = {
         quiet=True,
         asked=True,
     ),
+    "llamaquantised": Part(
+        "The same over caches of q8_0, of one text",
+        one("./dev llama -ctk q8_0 -ctv q8_0 --cells 7900 --steps 48 --text REFERENCE"),
+        c.ENGINE + c.QUALITY,
+        ("cells",),
+        3,
+        quiet=True,
+        asked=True,
+    ),
+    "llamaquantisedlong": Part(
+        "The same over 32,256 repeated cells of q8_0",
+        one("./dev llama -ctk q8_0 -ctv q8_0 --cells 32256 --repeat 8000 --yarn 4 --steps 48"),
+        c.ENGINE[:-1],
+        ("cells",),
+        4,
+        quiet=True,
+        asked=True,
+    ),
+    "peer": Part(
+        "ik_llama.cpp beside llama.cpp and Seine: SmolLM2-135M, caches of q8_0, two threads, one text",
+        one("./dev llama -ctk q8_0 -ctv q8_0 --cells 7900 --steps 48 --text REFERENCE --peer-server engines/llama.cpp/bench/ik_server.py"),
+        c.PEER,
+        ("cells",),
+        4,
+        quiet=True,
+        asked=True,
+        text=("By PyPI's ik-llama-cpp-python. Its times are taken before ours, not by turns.",),
+    ),
+    "slots": Part(
+        "llama-server with four chats of 16,384 tokens in four slots: a full cache, and 8,192 cells and a seined",
+        one("./dev llama --slots 16384 --shared 15872"),
+        c.SLOTS,
+        ("server",),
+        7,
+        quiet=True,
+        asked=True,
+        text=(
+            "SmolLM2-135M, two threads. Chats share all but their last 512 tokens, which are read once. A step is a token of each chat. Each server is "
+            "then killed, and starts again with the states that it saved.",
+        ),
+    ),
     "gemma": Part(
         "llama.cpp decodes Gemma 3 270M, of whose 18 layers 3 attend all, two threads, three texts",
         (
-            "./dev llama --gemma --cells 8000,30000 --steps 256",
+            "./dev llama --gemma --cells 8000 --steps 256",
             "./dev llama --gemma --rsq --cells 8000 --steps 256",
         ),
         c.ENGINE + c.QUALITY,
         ("cells", "codec"),
-        20,
+        6,
         quiet=True,
         asked=True,
         text=("By the balanced code with a profile that the plug-in measured on another text, and by rsq.",),
         rows=rows.of_codec,
     ),
+    "gemmalong": Part(
+        "The same behind 30,000 tokens of one text",
+        one("./dev llama --gemma --cells 30000 --steps 256 --text REFERENCE"),
+        c.ENGINE + c.QUALITY,
+        ("cells", "codec"),
+        6,
+        quiet=True,
+        asked=True,
+        rows=rows.of_codec,
+    ),
     "gemmaanswers": Part(
         "Whole answers of llama.cpp with Gemma 3 270M: the prompt and 256 tokens, two threads",
-        one("./dev llama --gemma --whole --cells 8000,30000 --steps 256 --prompt sparse"),
+        one("./dev llama --gemma --whole --cells 8000 --steps 256 --prompt sparse"),
         c.ANSWER,
         ("cells",),
-        8,
+        3,
         quiet=True,
         asked=True,
         rows=rows.answer,
     ),
     "gemmatoken": Part(
         "Milliseconds a token of Gemma 3 270M in PyTorch, fp32, batch 1, dense and Seine by turns",
-        one("PYTHON -m seine_kv.eval --model GEMMA --profile GEMMAPROFILE --parts speed --speeds 8192,30720"),
+        one("PYTHON -m seine_kv.eval --model GEMMA --profile GEMMAPROFILE --parts speed --speeds 8192"),
         c.TOKEN,
         ("context",),
         10,
@@ -581,7 +632,10 @@ QUESTIONS = (
         "How fast is decoding?",
         "Behind 7,900 tokens a token takes llama.cpp {runllama-7900} ms, our exact attention {runllama-7900-exact} ms and the index "
         "{runllama-7900-seine} ms. Behind 1,500 all three take {runllama-1500} to {runllama-1500-seine} ms.",
-        ("llama", "llamalong", "llamaone", "gemma", "token", "gemmatoken", "demotimes", "step", "widesteps"),
+        (
+            *("llama", "llamalong", "llamaquantised", "llamaquantisedlong", "peer", "llamaone", "slots", "gemma", "gemmalong", "token", "gemmatoken"),
+            *("demotimes", "step", "widesteps"),
+        ),
     ),
     Question(
         "What do sparse prompts change?",

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
-#include "client/endpoint.h"
+#include "client/channel/channel.h"
+#include "client/channel/endpoint.h"
 #include "profile/io/json.h"
 
 namespace seine::client {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
+#include "client/channel/channel.h"
+#include "client/channel/endpoint.h"
+#include "client/channel/fork.h"
 #include "client/convert/convert.h"
-#include "client/endpoint.h"
-#include "client/fork.h"
 #include "client/shared_memory/shared_memory_link.h"
 #include "proto/channel/block_message.h"
 #include "proto/channel/frame.h"

@@ -12,16 +12,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/deadline.h"
-#include "engines/python/arrays.h"
-#include "engines/python/connection.h"
-#include "engines/python/errors.h"
-#include "engines/python/message_dict.h"
-#include "engines/python/of_this_process.h"
-#include "engines/python/paged.h"
+#include "client/channel/deadline.h"
+#include "engines/python/connections/connection.h"
+#include "engines/python/connections/of_this_process.h"
+#include "engines/python/paged/paged.h"
 #include "engines/python/prompt.h"
 #include "engines/python/step.h"
 #include "engines/python/tensor_file.h"
+#include "engines/python/values/arrays.h"
+#include "engines/python/values/errors.h"
+#include "engines/python/values/message_dict.h"
 
 namespace seine::python {
 namespace {

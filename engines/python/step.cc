@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/message_dict.h"
+#include "engines/python/values/message_dict.h"
 #include "seine/v1/retrieval_service.pb.h"
 
 namespace seine::python {

@@ -14,8 +14,6 @@ from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import layer_ropes, rope_style, stated_rope, still_layers
 from seine_kv.rope import TYPES, inv_freq, rotary_dim
 
-WIDEST = 256  # head_dim that the balanced code takes
-
 
 def geometry_of(model, served):
     """num_layers, num_q_heads, num_kv_heads, head_dim, dtype of the layers served, which have keys and values of their own, and
@@ -83,11 +81,7 @@ def index_settings(
     if low_rank:
         undone = "rope" in geometry and not _turns_in_halves_of_a_part(model, geometry)
         settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, undone)
-    if profile is not None and geometry["head_dim"] > WIDEST and not settings["codec"]:
-        text = f"keys of head_dim {geometry['head_dim']} are too wide for the balanced code; the rsq code is used, which needs no profile"
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
-        settings["codec"]["name"] = "rsq"
-    elif profile is not None:
+    if profile is not None:
         settings["codec"]["profile"] = profile
     return settings
 

@@ -392,7 +392,7 @@ def _recall(seen, layers, file):
     return float(np.mean(found))
 
 
-def test_keys_too_wide_for_the_balanced_code_have_rsqs(tmp_path, monkeypatch):
+def test_heads_of_512_have_the_balanced_code(tmp_path, monkeypatch):
     read = _observed("gemma4_text", SHARING, monkeypatch)
     read.find_rope(prompt(1, 64))
     measurer, file = profile.Measurer(read, 16), tmp_path / "wide.profile.safetensors"
@@ -401,9 +401,8 @@ def test_keys_too_wide_for_the_balanced_code_have_rsqs(tmp_path, monkeypatch):
     write_tensors(str(file), measurer.tensors(np.float32), profile.describe(measurer, args))
     model = build("gemma4_text", SHARING)
     expected = _chat(model, prompt(1, 24))
-    with pytest.warns(RuntimeWarning, match="^keys of head_dim 512 are too wide for the balanced code; the rsq code is used"):
-        seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
-    assert seine.spec["codec"]["name"] == "rsq"
+    seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
+    assert [seine.spec["codec"][key] for key in ("name", "coarse_bits", "total_bits")] == ["balanced", 0.5, 1]
     assert _chat(model, prompt(1, 24)) == expected
     assert_all_served(seine)
     hf.uninstall(model)
