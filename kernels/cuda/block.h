@@ -5,12 +5,12 @@
 //   block.Lanes(fn)      fn(lane) for every lane of the block, then a barrier. What one lane writes to shared or global
 //                        memory in a phase, another reads in a later one only.
 //   block.Warps(fn)      the same with a barrier of the lane's warp only: what lanes hand on stays within a warp.
+//   block.IsLast(at, of)  whether this block is the last of `of` to come here, counted at a place that began as 0. What
+//                        any of them wrote before, in any memory, is there for the last to read. Once a phase.
 //   block.Read(x)        the value of a shared variable that steers uniform code between phases; no lane goes on to
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
 //   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
-//   block.IsLast(at, of)  whether this block is the last of `of` to come here, counted at a place that began as 0. What
-//                        any of them wrote before, in any memory, is there for the last to read. Once a phase.
 // On the host (tests/kernels/cuda/host_block.h) the lanes of a phase run one after another in an order shuffled from a
 // seed, blocks likewise, and shared memory begins with garbage: a result that depends on any order differs for some
 // seed. Compiled by g++, clang and nvcc.
