@@ -107,7 +107,7 @@ PartResult ExactItems(const Rig& rig) {
 
 // Zones of many blocks, where the threshold is sampled.
 PartResult LongItems(const Rig& rig) {
-  const Drawing drawing = {std::max(2, rig.options.items / 250), 41024, rig.options.small ? 45056 : 262144, 2};
+  const Drawing drawing = {std::max(3, rig.options.items / 250), 41024, rig.options.small ? 45056 : 262144, 2};
   return CompareBatches(
       rig, drawing,
       [&](Rng* rng, bool* collision) {

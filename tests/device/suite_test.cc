@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <thread>
 
+#include "kernels/math.h"
+#include "service/backends/forwarding_backend.h"
 #include "tests/device/child.h"
 #include "tests/device/same.h"
 #include "tests/temp_folder.h"
@@ -66,6 +69,45 @@ TEST(DeviceSuite, ACheckOfNothingFails) {
     const Json json = RunPart(SearchChecks(options)[0], options, 60, a.get(), b.get());
     EXPECT_EQ(json["count"], items);
     EXPECT_EQ(json["passed"].get<bool>(), items > 0);
+  }
+}
+
+// A backend that once answers with a score that is one bit off: in its third search.
+class LyingBackend final : public ForwardingBackend {
+ public:
+  using Backend::Search;
+  using ForwardingBackend::ForwardingBackend;
+  Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
+                 const ProgressCallback& progress) override {
+    const Outcome outcome = inner_->Search(tasks, count, params, outputs, progress);
+    for (int i = 0; i < count; ++i) {
+      if (++searches_ != 3) continue;
+      float& score = outputs[i].scores[0][0];
+      score = BitsFloat(FloatBits(score) ^ 1u);
+    }
+    return outcome;
+  }
+
+ private:
+  std::atomic<int> searches_{0};
+};
+
+// Each check of searches notices it, and says where. (The repeats' third is of the first item's third turn.)
+TEST(DeviceSuite, EveryCheckOfSearchesNoticesABit) {
+  SuiteOptions options;
+  options.small = true;
+  options.items = 4;
+  options.dim = 64;
+  for (const Part& part : SearchChecks(options)) {
+    if (part.name == "lowrank-searches") options.items = 200;  // four of them
+    const auto cpu = MakeCpuBackend(1);
+    LyingBackend liar(MakeCpuBackend(1));
+    const Json json = RunPart(part, options, 60, cpu.get(), &liar);
+    EXPECT_EQ(json["wrong"], 1) << json.dump(1);
+    EXPECT_FALSE(json["passed"].get<bool>()) << part.name;
+    EXPECT_EQ(json["first_difference"]["position"], "scores of set 0 [0]") << part.name;
+    EXPECT_NE(json["first_difference"]["shape"].get<std::string>().find("--seed"), std::string::npos) << part.name;
+    EXPECT_NE(json["first_difference"]["cpu"], json["first_difference"]["device"]) << part.name;
   }
 }
 
