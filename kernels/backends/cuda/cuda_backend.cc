@@ -14,6 +14,7 @@
 #include "kernels/device/codec_cache.h"
 #include "kernels/device/stream_context.h"
 #include "kernels/machine/limits.h"
+#include "kernels/ops/search/search_plan.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
@@ -26,8 +27,12 @@ static_assert(kMostQueries <= kMostGridRows);
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::unique_ptr<Device> device, int threads)
-      : device_(std::move(device)), pool_(threads), contexts_(device_.get()), codecs_(device_.get()) {}
+  CudaBackend(std::unique_ptr<Device> device, int threads, size_t workspace_bytes)
+      : device_(std::move(device)),
+        pool_(threads),
+        workspace_bytes_(workspace_bytes),
+        contexts_(device_.get()),
+        codecs_(device_.get()) {}
   Device::Error Open() { return contexts_.Open(); }
 
   std::string name() const override { return "cuda"; }
@@ -148,6 +153,7 @@ class CudaBackend final : public Backend {
 
   const std::unique_ptr<Device> device_;
   ThreadPool pool_;
+  const size_t workspace_bytes_;  // of one launch
   StreamPool contexts_;
   CodecCache codecs_;
   std::atomic<bool> lost_{false};
@@ -181,6 +187,14 @@ bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutp
   return true;
 }
 
+// What a task works in on the device, or a little more.
+size_t WorkspaceOf(const SearchTask& t, const SearchParams& params) {
+  int64_t dense = 0;
+  for (const DenseRun& run : t.dense) dense += run.count;
+  const double usual = t.codec->UsualShare(t.num_keys);
+  return WorkspaceAtMost(params, t.codec->layout(), usual, t.num_keys, t.group, dense, t.refine_all);
+}
+
 // Tasks that are read whole are launches of their own: none of their steps is one of a search's.
 // No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
 Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
@@ -194,16 +208,20 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
     if (whole) same.method = Method::kExact;
     std::vector<int> batch;
     int queries = 0;
+    size_t bytes = 0;
     for (int i = 0; i < count && error == Device::kNoError; ++i) {
       if (tasks[i].whole != whole || PrepareEmpty(tasks[i], params, &outputs[i])) continue;
-      if (queries + tasks[i].group > kMostQueries) {
+      const size_t own = WorkspaceOf(tasks[i], same);
+      if (!batch.empty() && (queries + tasks[i].group > kMostQueries || bytes + own > workspace_bytes_)) {
         if (StopRequested()) return Outcome::kStopped;
         error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
         batch.clear();
         queries = 0;
+        bytes = 0;
       }
       batch.push_back(i);
       queries += tasks[i].group;
+      bytes += own;
     }
     if (error == Device::kNoError && !batch.empty())
       error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
@@ -213,10 +231,11 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why) {
+std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why,
+                                         size_t workspace_bytes) {
   if (threads <= 0) threads = DefaultThreads();
   Device* opened = device.get();
-  auto backend = std::make_unique<CudaBackend>(std::move(device), threads);
+  auto backend = std::make_unique<CudaBackend>(std::move(device), threads, workspace_bytes);
   if (const Device::Error error = backend->Open(); error != Device::kNoError) {
     *why = opened->name() + ": " + opened->Describe(error);
     return nullptr;
