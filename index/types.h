@@ -117,6 +117,7 @@ struct AttendAnswer {
   std::vector<float> output;       // [num_q_heads, head_dim], a prompt's [prompt_tokens, num_q_heads, head_dim]
   std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits; [prompt_tokens, num_q_heads]
   int64_t attended_tokens = 0;     // of all query heads, and a prompt's tokens, together, without what the tail counts
+  bool on_device = false;          // attended by the device that searched, and not by the host
   bool tail = false;               // whether it was counted in; with nothing to search there is none
   bool codes_outgrown = false;     // as ItemAnswer's
   ItemAnswer selected;             // if attention.with_positions

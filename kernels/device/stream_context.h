@@ -50,6 +50,8 @@ class StreamContext {
         device_views(owner, Area::Where::kDevice),
         workspace(owner, Area::Where::kDevice),
         answers(owner, Area::Where::kHost),
+        parts(owner, Area::Where::kDevice),
+        results(owner, Area::Where::kDevice),
         rows(owner, Area::Where::kHost) {}
   ~StreamContext();
   Device::Error Open();
@@ -62,6 +64,8 @@ class StreamContext {
   Area views;         // of a call's arguments, as the host writes them,
   Area device_views;  // and where the device reads them
   Area workspace, answers;
+  Area parts;    // of attention, beside a search's workspace
+  Area results;  // what goes on to `answers` by one copy, where kernels read it again before
   Area rows;  // keys on their way to the encoder
 };
 

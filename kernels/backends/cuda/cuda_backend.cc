@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/backends/cuda/attend_calls.h"
 #include "kernels/backends/cuda/encode_calls.h"
 #include "kernels/backends/cuda/evict_calls.h"
 #include "kernels/backends/cuda/low_rank_calls.h"
@@ -23,8 +24,10 @@ namespace {
 // A grid's second dimension is 65,535 at most, and a batch's workspace should stay small beside the codes.
 constexpr int kMostQueries = 4096;
 static_assert(kMostQueries <= kMostGridRows);
+// A query's splits take up to 150 KB of the workspace.
+constexpr int kMostAttended = 1024;
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public DeviceAttention {
  public:
   CudaBackend(std::unique_ptr<Device> device, int threads)
       : device_(std::move(device)), pool_(threads), contexts_(device_.get()), codecs_(device_.get()) {}
@@ -90,6 +93,10 @@ class CudaBackend final : public Backend {
   Outcome Encode(const EncodeTask* tasks, int count) override;
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
                  const ProgressCallback& progress) override;
+
+  DeviceAttention* attention() override { return this; }
+  Outcome Attend(const SearchTask* searches, int num_searches, const SearchParams& params, SearchOutput* found,
+                 AttendTask* tasks, int count) override;
 
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
@@ -209,6 +216,56 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
       error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
   }
   return OutcomeOf(error, "search");
+}
+
+// What is searched and attended in one go: searches and tasks by their places.
+struct AttendBatch {
+  bool whole = false;
+  std::vector<int> searches, tasks;
+  int queries = 0;
+};
+
+// Tasks beside their searches, in batches of searches of one kind. A search comes into the batch of its first task.
+std::vector<AttendBatch> BatchesOf(const SearchTask* searches, int num_searches, const AttendTask* tasks, int count) {
+  std::vector<AttendBatch> batches;
+  std::vector<std::vector<int>> of_search(num_searches);
+  for (int i = 0; i < count; ++i) {
+    if (tasks[i].search >= 0) of_search[tasks[i].search].push_back(i);
+  }
+  const auto room = [&](bool whole, int queries) -> AttendBatch& {
+    const bool fits = !batches.empty() && batches.back().whole == whole;
+    if (!fits || batches.back().queries + queries > kMostAttended) batches.emplace_back().whole = whole;
+    batches.back().queries += queries;
+    return batches.back();
+  };
+  for (int i = 0; i < count; ++i) {  // those that wait for no search come with the first
+    if (tasks[i].search < 0) room(false, tasks[i].attention.group).tasks.push_back(i);
+  }
+  for (const bool whole : {false, true}) {
+    for (int i = 0; i < num_searches; ++i) {
+      if (searches[i].whole != whole) continue;
+      AttendBatch& batch = room(whole, searches[i].group);
+      batch.searches.push_back(i);
+      batch.tasks.insert(batch.tasks.end(), of_search[i].begin(), of_search[i].end());
+    }
+  }
+  return batches;
+}
+
+Outcome CudaBackend::Attend(const SearchTask* searches, int num_searches, const SearchParams& params,
+                            SearchOutput* found, AttendTask* tasks, int count) {
+  if (lost_) return Outcome::kLost;
+  const StreamPool::Handle context = contexts_.Acquire();
+  for (int i = 0; i < num_searches; ++i) PrepareEmpty(searches[i], params, &found[i]);
+  for (const AttendBatch& batch : BatchesOf(searches, num_searches, tasks, count)) {
+    if (StopRequested()) return Outcome::kStopped;
+    SearchParams same = params;  // of a batch's searches
+    if (batch.whole) same.method = Method::kExact;
+    const Device::Error error =
+        AttendOnDevice({searches, batch.searches, same, found, tasks, batch.tasks}, &codecs_, context.get());
+    if (const Outcome outcome = OutcomeOf(error, "attention"); outcome != Outcome::kDone) return outcome;
+  }
+  return Outcome::kDone;
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "kernels/backends/cuda/cuda_backend.h"
 #include "kernels/device/device.h"
 #include "kernels/device/launch_cache.h"
+#include "kernels/ops/attend/window_means.h"
 #include "kernels/ops/search/search_plan.h"
 #include "tests/kernels/cuda/host_launcher.h"
 
@@ -192,6 +193,33 @@ class HostDevice final : public Device {
   }
   void Check(const ScoreArgs& args) {
     for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].count);
+  }
+  void CheckPlaces(const AttendItem& item, const AttendRows& rows, int32_t place) {
+    const size_t row = BytesOf(rows.dtype, item.head_dim);
+    const uint8_t* at = rows.chunks[place / rows.chunk_tokens] + place % rows.chunk_tokens * row;
+    MustReach(at);
+    MustReach(at + row - 1);
+  }
+  void Check(const AttendArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) {
+      const AttendItem& item = args.items[i];
+      for (int r = 0; r < item.num_dense; ++r) {
+        for (int32_t place = item.dense[r].begin; place < item.dense[r].end; ++place) {
+          CheckPlaces(item, item.keys, place);
+          CheckPlaces(item, item.values, place);
+        }
+      }
+      for (int s = 0; s < item.num_sets; ++s) {
+        MustReach(item.sets[s].count);
+        for (int32_t r = 0; r < *item.sets[s].count; ++r) CheckPlaces(item, item.values, item.sets[s].places[r]);
+      }
+      for (int w = 0; w < item.num_windows; ++w) {
+        const uint8_t* record =
+            item.windows[w / item.chunk_windows] + w % item.chunk_windows * WindowMeansBytes(item.head_dim);
+        MustReach(record);
+        MustReach(record + WindowMeansBytes(item.head_dim) - 1);
+      }
+    }
   }
   void Check(const RebuildArgs& args) {
     for (int i = 0; i < args.num_items; ++i) CheckRuns(args.items[i].rows);
