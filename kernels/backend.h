@@ -88,8 +88,8 @@ struct AttendTask {
   // Rows and windows in the backend's buffers, of any space; no low-rank rows, window_runs or `attended`. Places are
   // below 2^30. Sets and logits are looked at where `search` is negative.
   cpu::AttentionTask attention;
-  int search = -1;       // of the call's searches: its sets are attended, and its scores are logits under kPerQHead
-  float* output = nullptr;       // [group, head_dim]
+  int search = -1;          // of the call's searches: its sets are attended, and its scores are logits under kPerQHead
+  float* output = nullptr;  // [group, head_dim]
   float* log_sum_exp = nullptr;  // [group]
   int64_t attended = 0;          // filled in: as cpu::Attend returns
 };

@@ -38,8 +38,8 @@ SearchParams WithScale(const SearchParams& params, float scale, int head_dim) {
   return scaled;
 }
 
-HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams& params, bool tail, size_t target,
-                int kv_head) {
+HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams& params, bool tail, bool on_device,
+                size_t target, int kv_head) {
   HeadTask task;
   task.kv_head = kv_head;
   host::AttentionTask& a = task.attention;
@@ -48,7 +48,7 @@ HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams&
   a.group = g.group();
   a.scale = params.softmax_scale;
   const bool searched = batch.Searched(target, kv_head);
-  of.layer().FillAttention(kv_head, batch.ZoneKeys(target, kv_head), tail, &a);
+  of.layer().FillAttention(kv_head, batch.ZoneKeys(target, kv_head), tail, on_device, &a);
   if (!searched) return task;
   const SearchOutput& found = batch.Found(target, kv_head);
   a.sets = &found.positions;
@@ -191,7 +191,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answer.log_sum_exp.resize(g.num_q_heads);
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const bool searches = batch.targets()[t].item->positions == nullptr;
-      tasks.push_back(TaskOf(batch, g, scaled, attention->tail.value_or(usual_tail && searches), t, h));
+      tasks.push_back(
+          TaskOf(batch, g, scaled, attention->tail.value_or(usual_tail && searches), device != nullptr, t, h));
       tasks.back().answer = &answer;
       tasks.back().attention.softcap = attention->softcap;
     }

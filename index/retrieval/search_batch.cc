@@ -148,8 +148,8 @@ absl::Status SearchBatch::After(Outcome outcome) {
 absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallback& progress) {
   if (absl::Status s = Prepare(params); !s.ok()) return s;
   if (tasks_.empty()) return absl::OkStatus();
-  return After(context_.backend->Search(tasks_.data(), static_cast<int>(tasks_.size()), params, outputs_.data(),
-                                        progress));
+  return After(
+      context_.backend->Search(tasks_.data(), static_cast<int>(tasks_.size()), params, outputs_.data(), progress));
 }
 
 absl::Status SearchBatch::Attend(DeviceAttention* device, std::vector<AttendTask>* tasks) {

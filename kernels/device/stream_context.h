@@ -66,7 +66,7 @@ class StreamContext {
   Area workspace, answers;
   Area parts;    // of attention, beside a search's workspace
   Area results;  // what goes on to `answers` by one copy, where kernels read it again before
-  Area rows;  // keys on their way to the encoder
+  Area rows;     // keys on their way to the encoder
 };
 
 // Lays a call's views out in the context, so that one copy brings them all to the device.

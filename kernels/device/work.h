@@ -17,7 +17,7 @@
 
 namespace seine::cuda {
 
-using Work = std::variant<EncodeArgs, SearchLaunch, CountArgs, GatherArgs, SumArgs, ScoreArgs, SelectArgs, ProjectArgs,
+using Work = std::variant<EncodeArgs, SearchLaunch, CountArgs, CopyArgs, GatherArgs, SumArgs, ScoreArgs, SelectArgs, ProjectArgs,
                           RebuildArgs, LearnArgs, AttendArgs>;
 
 // What each kernel of a work is given, by value.

@@ -99,8 +99,8 @@ Device::Error SearchCall::Begin(CodecCache* cache, StreamContext* context) {
     view_bytes_ += TaskSizes(task).Bytes(task);
     queries += task.group;
   }
-  view_bytes_ += ViewWriter::Room(batch_.size() * sizeof(SearchItem)) +
-                 ViewWriter::Room(queries * sizeof(QueryPlan)) + ViewWriter::Room(queries * sizeof(SetPlan));
+  view_bytes_ += ViewWriter::Room(batch_.size() * sizeof(SearchItem)) + ViewWriter::Room(queries * sizeof(QueryPlan)) +
+                 ViewWriter::Room(queries * sizeof(SetPlan));
   return Device::kNoError;
 }
 

@@ -5,8 +5,8 @@
 // no sums; over nothing at all the output is 0 and the log-sum-exp -infinity.
 //
 // A block takes 64 rows at a time. Addresses of all are found first; then keys and values are asked for together, 16
-// bytes a lane, so that the link's latency is waited for once. Rows in the host's memory are read over the link once for
-// up to eight heads.
+// bytes a lane, so that the link's latency is waited for once. Rows in the host's memory are read over the link once
+// for up to eight heads.
 #ifndef SEINE_KERNELS_OPS_ATTEND_ATTEND_CUDA_H_
 #define SEINE_KERNELS_OPS_ATTEND_ATTEND_CUDA_H_
 
@@ -114,11 +114,11 @@ SEINE_BODY inline float EntryOf(const uint8_t* row, DType dtype, int i) {
 // 16 bytes of a row as numbers; returns how many.
 SEINE_BODY inline int WidenQuad(const Quad& quad, DType dtype, float* out) {
   if (dtype == DType::kFloat32) {
-SEINE_UNROLL
+    SEINE_UNROLL
     for (int i = 0; i < 4; ++i) out[i] = BitsFloat(quad.word[i]);
     return 4;
   }
-SEINE_UNROLL
+  SEINE_UNROLL
   for (int i = 0; i < 8; ++i) {
     const auto bits = static_cast<uint16_t>(quad.word[i / 2] >> (i % 2 * 16));
     out[i] = dtype == DType::kFloat16 ? WidenHalf(bits) : Bf16ToFloat(bits);
@@ -208,13 +208,13 @@ SEINE_BODY inline void LoadValues(AttendShared& s, const AttendItem& item, int f
   const int row_bytes = static_cast<int>(BytesOf(item.values.dtype, item.head_dim));
   for (int at = lane % kLanesOfRow * kQuadBytes; at < row_bytes; at += kLanesOfRow * kQuadBytes) {
     Quad quads[kRowsOfLane];
-SEINE_UNROLL
+    SEINE_UNROLL
     for (int i = 0; i < kRowsOfLane; ++i) {
       const int r = lane / kLanesOfRow + i * kRowsAtOnce;
       const uint8_t* row = r < rows ? s.rows[first + r] : nullptr;
       if (row != nullptr) quads[i] = LoadQuad(row + at);
     }
-SEINE_UNROLL
+    SEINE_UNROLL
     for (int i = 0; i < kRowsOfLane; ++i) {
       const int r = lane / kLanesOfRow + i * kRowsAtOnce;
       if (r < rows && s.rows[first + r] != nullptr) *reinterpret_cast<Quad*>(s.values + r * row_bytes + at) = quads[i];
@@ -226,7 +226,7 @@ using RowDots = FloatsOf<kRowsOfLane * kAttendHeads>;
 
 // A lane's share of the dots of its rows of keys with the part's queries: of[g * kRowsOfLane + i] of its i-th row.
 SEINE_BODY inline void DotKeys(const AttendShared& s, const AttendItem& item, int heads, int lane, RowDots* dots) {
-SEINE_UNROLL
+  SEINE_UNROLL
   for (int i = 0; i < kRowsOfLane * kAttendHeads; ++i) dots->of[i] = 0;
   const int row_bytes = static_cast<int>(BytesOf(item.keys.dtype, item.head_dim));
   int first = item.keys.dtype == DType::kFloat32 ? 4 : 8;
@@ -234,21 +234,21 @@ SEINE_UNROLL
   first *= lane % kLanesOfRow;
   for (int at = lane % kLanesOfRow * kQuadBytes; at < row_bytes; at += kLanesOfRow * kQuadBytes, first += step) {
     Quad quads[kRowsOfLane];
-SEINE_UNROLL
+    SEINE_UNROLL
     for (int i = 0; i < kRowsOfLane; ++i) {
       const uint8_t* row = s.keys[lane / kLanesOfRow + i * kRowsAtOnce];
       quads[i] = Quad{};
       if (row != nullptr) quads[i] = LoadQuad(row + at);
     }
-SEINE_UNROLL
+    SEINE_UNROLL
     for (int i = 0; i < kRowsOfLane; ++i) {
       float entries[8];
       const int n = WidenQuad(quads[i], item.keys.dtype, entries);
-SEINE_UNROLL
+      SEINE_UNROLL
       for (int g = 0; g < kAttendHeads; ++g) {
         if (g >= heads) continue;
         float sum = dots->of[g * kRowsOfLane + i];
-SEINE_UNROLL
+        SEINE_UNROLL
         for (int j = 0; j < 8; ++j) {
           if (j < n) sum = sum + entries[j] * s.queries[g][first + j];
         }
@@ -282,7 +282,7 @@ SEINE_BODY void ReadRows(Block& block, AttendShared& s, const AttendItem& item, 
   block.template Butterfly<kLanesOfRow>(dots, heads * kRowsOfLane, SumOf());
   block.Lanes([&](int lane) {
     if (lane % kLanesOfRow != 0) return;
-SEINE_UNROLL
+    SEINE_UNROLL
     for (int i = 0; i < kRowsOfLane * kAttendHeads; ++i) {
       const int g = i / kRowsOfLane, r = lane / kLanesOfRow + i % kRowsOfLane * kRowsAtOnce;
       if (g < heads && r < count) s.weights[g][r] = CapLogit(dots[lane].of[i] * item.scale, item.softcap);
@@ -381,7 +381,7 @@ template <typename Scale, typename Value>
 SEINE_BODY void AddToSums(const AttendShared& s, const AttendItem& item, int heads, int first, int rows, int lane,
                           Scale scale, Value value, AttendSums* sums) {
   const int dim = item.head_dim;
-SEINE_UNROLL
+  SEINE_UNROLL
   for (int a = 0; a < kSumsOfLane; ++a) {
     const int index = lane + a * kAttendLanes;
     if (index >= heads * dim) continue;
@@ -401,9 +401,7 @@ SEINE_BODY void AddTile(Block& block, AttendShared& s, const AttendItem& item, c
     block.Lanes([&](int lane) {
       AddToSums(
           s, item, part.heads, 0, count, lane, scale,
-          [&](int r, int j) {
-            return static_cast<float>(static_cast<int8_t>(s.values[r * stride + dim + j]));
-          },
+          [&](int r, int j) { return static_cast<float>(static_cast<int8_t>(s.values[r * stride + dim + j])); },
           &sums[lane]);
     });
     return;
@@ -417,7 +415,8 @@ SEINE_BODY void AddTile(Block& block, AttendShared& s, const AttendItem& item, c
       if (first == 0) {
         AddToSums(s, item, part.heads, 0, rows, lane, scale, value, &sums[lane]);
       } else {
-        AddToSums(s, item, part.heads, first, rows, lane, [](int) { return 1.0f; }, value, &sums[lane]);
+        AddToSums(
+            s, item, part.heads, first, rows, lane, [](int) { return 1.0f; }, value, &sums[lane]);
       }
     });
   }
@@ -434,7 +433,7 @@ struct AttendBody {
     BeginPart(block, s, item, part);
     typename Block::template Local<AttendSums> sums(block);
     block.Lanes([&](int lane) {
-SEINE_UNROLL
+      SEINE_UNROLL
       for (int a = 0; a < kSumsOfLane; ++a) sums[lane].of[a] = 0;
     });
     const int tile = part.kind == AttendKind::kWindows ? WindowsOfTile(item.head_dim) : kAttendTile;
@@ -454,7 +453,7 @@ SEINE_UNROLL
         item.stats[(part.first_head + lane) * splits + part.split] = {s.most[lane], s.total[lane]};
       }
       if (part.begin >= part.end) return;
-SEINE_UNROLL
+      SEINE_UNROLL
       for (int a = 0; a < kSumsOfLane; ++a) {
         const int index = lane + a * kAttendLanes;
         if (index >= part.heads * dim) continue;
@@ -519,12 +518,12 @@ struct MergeBody {
       float sum = 0;
       for (int i = 0; i < splits; i += kAhead) {
         float ahead[kAhead];
-SEINE_UNROLL
+        SEINE_UNROLL
         for (int a = 0; a < kAhead; ++a) {
           const bool any = i + a < splits && s.weights[i + a] > 0;
           ahead[a] = any ? sums[static_cast<int64_t>(i + a) * dim + lane] * s.weights[i + a] : 0.0f;
         }
-SEINE_UNROLL
+        SEINE_UNROLL
         for (int a = 0; a < kAhead; ++a) sum = sum + ahead[a];
       }
       item.output[g * dim + lane] = sum * share;

@@ -1,6 +1,6 @@
-// One KV head's attention as a device's kernels are given it (attend_cuda.h), the twin of cpu::Attend (attention.h): what
-// every head of the group sees, the sets that a search has chosen, and the means of windows. All pointers are readable
-// by the kernels: device memory, or page-locked memory of the host, each row where it lies.
+// One KV head's attention as a device's kernels are given it (attend_cuda.h), the twin of cpu::Attend (attention.h):
+// what every head of the group sees, the sets that a search has chosen, and the means of windows. All pointers are
+// readable by the kernels: device memory, or page-locked memory of the host, each row where it lies.
 #ifndef SEINE_KERNELS_OPS_ATTEND_ATTEND_ITEMS_H_
 #define SEINE_KERNELS_OPS_ATTEND_ATTEND_ITEMS_H_
 
@@ -106,8 +106,7 @@ inline void SplitAttention(AttendItem* item, int64_t most_of_set) {
   };
   const int of_tile = WindowsOfTile(item->head_dim);
   item->dense_splits = splits((item->dense_rows + kAttendTile - 1) / kAttendTile, 1, kMostDenseSplits);
-  item->set_splits =
-      item->num_sets == 0 ? 0 : splits((most_of_set + kAttendTile - 1) / kAttendTile, 1, kMostSetSplits);
+  item->set_splits = item->num_sets == 0 ? 0 : splits((most_of_set + kAttendTile - 1) / kAttendTile, 1, kMostSetSplits);
   item->window_splits = splits((item->num_windows + of_tile - 1) / of_tile, kLeastWindowTiles, kMostWindowSplits);
 }
 

@@ -1,5 +1,5 @@
-// Attention on a device, run on the host: the host's attention and float64 over random shapes, what is empty, logits far
-// apart, what a search has just found, and every call of the device failing once.
+// Attention on a device, run on the host: the host's attention and float64 over random shapes, what is empty, logits
+// far apart, what a search has just found, and every call of the device failing once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -118,8 +118,8 @@ Answer InFloat64(const cpu::AttentionTask& task, const Rows& keys, const Rows& v
       int left = kWindowTokens;
       for (const int32_t place : set) left -= (place - task.zone_begin) / kWindowTokens == w;
       if (left == 0) continue;
-      const uint8_t* record = task.windows.chunks[w / task.windows.chunk_windows] +
-                              w % task.windows.chunk_windows * WindowMeansBytes(dim);
+      const uint8_t* record =
+          task.windows.chunks[w / task.windows.chunk_windows] + w % task.windows.chunk_windows * WindowMeansBytes(dim);
       const auto* means = reinterpret_cast<const int8_t*>(record);
       const WindowSteps steps = StepsOf(record, dim);
       double dot = 0;

@@ -188,6 +188,12 @@ class HostDevice final : public Device {
   void Check(const SearchLaunch& search) {
     for (size_t i = 0; i < search.plan->items().size(); ++i) CheckRows(search.args.items[i]);
   }
+  void Check(const CopyArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) {
+      MustReach(args.items[i].from);
+      MustReach(args.items[i].to + args.items[i].bytes - 1);
+    }
+  }
   void Check(const SumArgs& args) {
     for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].key_begins[args.items[i].groups]);
   }
