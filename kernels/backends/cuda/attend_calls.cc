@@ -31,8 +31,8 @@ int64_t EndOf(const AttendTask& task, const SearchTask* searches) {
 }
 
 // What a task's views take.
-struct TaskSizes {
-  TaskSizes(const AttendTask& t, const SearchTask* searches) {
+struct AttendSizes {
+  AttendSizes(const AttendTask& t, const SearchTask* searches) {
     const cpu::AttentionTask& a = t.attention;
     const int64_t end = EndOf(t, searches);
     keys = static_cast<size_t>((end + a.keys.chunk_tokens - 1) / a.keys.chunk_tokens);
@@ -114,7 +114,7 @@ class AttendCall {
     for (size_t i = 0; i < work.searched.size(); ++i) item_of_[work.searched[i]] = static_cast<int>(i);
     view_bytes_ = ViewWriter::Room(work.attended.size() * sizeof(AttendItem));
     for (const int t : work.attended) {
-      view_bytes_ += TaskSizes(work.tasks[t], work.searches).Bytes(work.tasks[t]);
+      view_bytes_ += AttendSizes(work.tasks[t], work.searches).Bytes(work.tasks[t]);
       output_bytes_ += OutputBytes(work.tasks[t]);
     }
   }
@@ -162,7 +162,7 @@ class AttendCall {
     const cpu::AttentionTask& a = task.attention;
     assert(a.low_keys == nullptr && a.window_runs == nullptr && a.attended == nullptr);
     assert(EndOf(task, work_.searches) < kMostPlaces && a.keys.head_dim <= kMaxDeviceHeadDim);
-    const TaskSizes sizes(task, work_.searches);
+    const AttendSizes sizes(task, work_.searches);
     AttendItem& item = items_.emplace_back();
     item.head_dim = a.keys.head_dim;
     item.group = a.group;
