@@ -91,7 +91,11 @@ struct AttendTask {
   int search = -1;          // of the call's searches: its sets are attended, and its scores are logits under kPerQHead
   float* output = nullptr;  // [group, head_dim]
   float* log_sum_exp = nullptr;  // [group]
-  int64_t attended = 0;          // filled in: as cpu::Attend returns
+  // Queries, and output and log_sum_exp, lie in the device's memory; then after what `stream`, a cudaStream_t, has by
+  // now. A search says so of its own queries.
+  bool device_queries = false, device_output = false;
+  void* stream = nullptr;
+  int64_t attended = 0;  // filled in: as cpu::Attend returns
 };
 
 // Attention by the device that searches, over the rows where they lie: what is found is attended without the host in
@@ -102,6 +106,14 @@ class DeviceAttention {
   // Searches as Backend::Search does, into found [num_searches], and attends. Either count may be 0.
   [[nodiscard]] virtual Outcome Attend(const SearchTask* searches, int num_searches, const SearchParams& params,
                                        SearchOutput* found, AttendTask* tasks, int count) = 0;
+  // Backend::Copy, after what `stream`, a cudaStream_t of the caller's, has by now; sources may be the caller's, on the
+  // device. They count as copied to the host.
+  [[nodiscard]] virtual Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) = 0;
+  // Bytes that calls have copied so far, arguments to the device and answers and CopyAfter's to the host.
+  struct Copied {
+    int64_t to_device = 0, to_host = 0;
+  };
+  virtual Copied copied() = 0;
 };
 
 // May be called on the thread that called an operation, before each task that it works on itself: `left` of the

@@ -44,7 +44,7 @@ HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams&
   task.kv_head = kv_head;
   host::AttentionTask& a = task.attention;
   const SearchBatch::Target& of = batch.targets()[target];
-  a.queries = of.item->queries + int64_t{kv_head} * g.group() * g.head_dim;
+  a.queries = QueriesOf(*of.item) + int64_t{kv_head} * g.group() * g.head_dim;
   a.group = g.group();
   a.scale = params.softmax_scale;
   const bool searched = batch.Searched(target, kv_head);
@@ -96,8 +96,15 @@ absl::Status AttendOn(DeviceAttention* device, const Geometry& g, SearchBatch* b
     HeadTask& task = (*tasks)[i];
     of_device[i].attention = task.attention;
     of_device[i].search = batch->SearchOf(i / g.num_kv_heads, task.kv_head);
-    of_device[i].output = OutputOf(g, task);
-    of_device[i].log_sum_exp = LogSumExpOf(g, task);
+    const DeviceTensors* const theirs = batch->targets()[i / g.num_kv_heads].item->device;
+    if (theirs != nullptr) {
+      of_device[i].device_queries = true;
+      of_device[i].device_output = theirs->output != nullptr;
+      of_device[i].stream = theirs->stream;
+    }
+    const int64_t first = int64_t{task.kv_head} * g.group();
+    of_device[i].output = of_device[i].device_output ? theirs->output + first * g.head_dim : OutputOf(g, task);
+    of_device[i].log_sum_exp = of_device[i].device_output ? theirs->log_sum_exp + first : LogSumExpOf(g, task);
     task.answer->on_device = true;
   }
   if (absl::Status s = batch->Attend(device, &of_device); !s.ok()) return s;
@@ -159,7 +166,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     const bool of_prompt = items[i].prompt_tokens > 0;
     if (sequence.ok()) {
       const int64_t tokens = (*sequence)->layers[items[i].layer]->totals().length;
-      LayerGate* const gate = context_.GateOf(items[i], scaled, *attention, tokens);
+      LayerGate* const gate =
+          items[i].device != nullptr ? nullptr : context_.GateOf(items[i], scaled, *attention, tokens);
       if (gate != nullptr && gate->Exact()) {
         if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
         prompts.push_back({*std::move(sequence), i});
@@ -187,8 +195,11 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answer.path = batch.PathOf(t);
     answer.codes_outgrown = batch.CodesOutgrown(t);
     answer.num_tokens = batch.targets()[t].layer().length();
-    answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
-    answer.log_sum_exp.resize(g.num_q_heads);
+    const DeviceTensors* const theirs = batch.targets()[t].item->device;
+    if (theirs == nullptr || theirs->output == nullptr) {
+      answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
+      answer.log_sum_exp.resize(g.num_q_heads);
+    }
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const bool searches = batch.targets()[t].item->positions == nullptr;
       tasks.push_back(

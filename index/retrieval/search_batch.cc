@@ -107,7 +107,9 @@ absl::Status SearchBatch::FillTasks() {
       SearchTask& task = tasks_.emplace_back();
       if (absl::Status s = layer.FillTask(h, params_, zone_keys, &task); !s.ok()) return s;
       task.group = g.group();
-      task.queries = item.queries + int64_t{h} * g.group() * g.head_dim;
+      task.queries = QueriesOf(item) + int64_t{h} * g.group() * g.head_dim;
+      task.device_queries = item.device != nullptr;
+      if (item.device != nullptr) task.stream = item.device->stream;
       // Plain keys are held for every place. So it is on a device too, whose answers are the CPU's.
       const bool beside = task.keys.chunks != nullptr && task.low_rank == nullptr;
       task.whole = beside && ReadsWhole(params_, task.group, zone_keys);

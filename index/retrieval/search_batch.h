@@ -15,6 +15,10 @@
 
 namespace seine {
 
+inline const float* QueriesOf(const RetrieveItem& item) {
+  return item.device != nullptr ? item.device->queries : item.queries;
+}
+
 // Not thread-safe. Add every item, then Search, then read what was found until Unlock.
 class SearchBatch {
  public:
@@ -58,7 +62,9 @@ class SearchBatch {
   absl::Status Attend(DeviceAttention* device, std::vector<AttendTask>* tasks);
   // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
   void KeepQueries() const {
-    for (const Target& target : targets_) target.layer().KeepQueries(target.item->queries);
+    for (const Target& target : targets_) {
+      if (target.item->device == nullptr) target.layer().KeepQueries(target.item->queries);
+    }
   }
   void Unlock() { locks_.clear(); }
 

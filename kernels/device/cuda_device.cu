@@ -50,6 +50,16 @@ class CudaDevice final : public Device {
     const std::unique_ptr<CudaStream> dropped(StateOf(stream));
     return Result(cudaStreamDestroy(dropped->stream));
   }
+  // An event that is destroyed before it has come is kept by the runtime until then.
+  Error Await(void* theirs, Stream stream) override {
+    cudaEvent_t event = nullptr;
+    Error error = Result(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    if (error != kNoError) return error;
+    error = Result(cudaEventRecord(event, static_cast<cudaStream_t>(theirs)));
+    if (error == kNoError) error = Result(cudaStreamWaitEvent(Cuda(stream), event, 0));
+    const Error destroyed = Result(cudaEventDestroy(event));
+    return error != kNoError ? error : destroyed;
+  }
   Error Finish(Stream stream) override { return Result(cudaStreamSynchronize(Cuda(stream))); }
 
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {

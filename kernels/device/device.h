@@ -33,6 +33,8 @@ class Device {
 
   virtual Error MakeStream(Stream* out) = 0;
   virtual Error DropStream(Stream stream) = 0;
+  // What is enqueued from now on begins after what is on `theirs` by now, a cudaStream_t of the caller's own.
+  virtual Error Await(void* theirs, Stream stream) = 0;
   // Waits until all that was enqueued is done; what went wrong in it comes out here.
   virtual Error Finish(Stream stream) = 0;
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "kernels/backends/cuda/cuda_backend.h"
@@ -203,6 +204,141 @@ TEST_F(DeviceAttendTest, AFullDeviceRefusesAnAppend) {
   ExpectSame({{"s", 0}});
   Append({"s", 0}, 20);
   ExpectSame({{"s", 0}});
+}
+
+// Memory of a device that a caller has.
+class DeviceMemory {
+ public:
+  DeviceMemory(Backend* backend, const void* data, size_t bytes)
+      : backend_(backend),
+        host_(backend->Allocate(bytes, MemorySpace::kStore)),
+        device_(backend->Allocate(bytes, MemorySpace::kCodes)) {
+    std::memcpy(host_.data(), data, bytes);
+    const CopyTask up = {device_.data(), host_.data(), bytes};
+    EXPECT_EQ(backend_->Copy(&up, 1), Outcome::kDone);
+  }
+  float* floats() const { return reinterpret_cast<float*>(device_.data()); }
+  const void* data() const { return device_.data(); }
+  std::vector<float> Read() const {
+    const CopyTask down = {host_.data(), device_.data(), host_.size()};
+    EXPECT_EQ(backend_->Copy(&down, 1), Outcome::kDone);
+    std::vector<float> floats(host_.size() / sizeof(float));
+    std::memcpy(floats.data(), host_.data(), host_.size());
+    return floats;
+  }
+
+ private:
+  Backend* const backend_;
+  Buffer host_, device_;
+};
+
+// Queries, outputs and log-sum-exps in the device's memory: none of them is copied, and the rest of a call is the same.
+TEST_F(DeviceAttendTest, TensorsOfTheCallersOnTheDevice) {
+  Make(Config());
+  OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
+  Append({"s", 0}, 800);
+  const Index& index = *indexes_[1];
+  const int64_t heads = config_.geometry.num_q_heads, dim = config_.geometry.head_dim;
+  const std::vector<float> queries = Queries(config_.geometry, 9), none(heads * dim, 7.0f);
+  const AttentionParams attention = {.tail = true, .with_positions = true};
+  const SearchParams params = Params(Scope::kPerQHead, 30);
+  DeviceAttention* const device = device_->attention();
+  const auto sent = [&](const RetrieveItem& item, AttendAnswer* answer) {
+    const DeviceAttention::Copied before = device->copied();
+    *answer = (*index.Attend({&item, 1}, params, attention))[0];
+    const DeviceAttention::Copied after = device->copied();
+    return std::pair(after.to_device - before.to_device, after.to_host - before.to_host);
+  };
+  AttendAnswer want, got;
+  const auto by_host = sent({{"s", 0}, 0, queries.data()}, &want);
+  const size_t bytes = queries.size() * sizeof(float);
+  const DeviceMemory on_device(device_.get(), queries.data(), bytes), output(device_.get(), none.data(), bytes);
+  const DeviceMemory log_sum_exp(device_.get(), none.data(), heads * sizeof(float));
+  int stream = 0;  // its address stands for one
+  DeviceTensors tensors;
+  tensors.queries = on_device.floats();
+  tensors.stream = &stream;
+  RetrieveItem item;
+  item.sequence = {"s", 0};
+  item.device = &tensors;
+  const auto queries_there = sent(item, &got);
+  EXPECT_EQ(got.output, want.output);
+  EXPECT_EQ(by_host.first - queries_there.first, static_cast<int64_t>(bytes));
+  EXPECT_EQ(by_host.second, queries_there.second);
+  tensors.output = output.floats();
+  tensors.log_sum_exp = log_sum_exp.floats();
+  const auto all_there = sent(item, &got);
+  EXPECT_TRUE(got.output.empty() && got.log_sum_exp.empty());
+  EXPECT_EQ(output.Read(), want.output);
+  EXPECT_EQ(log_sum_exp.Read(), want.log_sum_exp);
+  EXPECT_EQ(got.attended_tokens, want.attended_tokens);
+  EXPECT_EQ(got.selected.positions, want.selected.positions);
+  EXPECT_GE(by_host.second - all_there.second, static_cast<int64_t>(bytes + heads * sizeof(float)));
+  EXPECT_EQ(control_->awaited, std::vector<void*>(3, &stream));  // of queries twice, of outputs once
+  const auto found = *index.Retrieve({&item, 1}, params);
+  EXPECT_EQ(found[0].positions, want.selected.positions);
+}
+
+TEST_F(DeviceAttendTest, AppendsFromTheDevice) {
+  Make(Config());
+  OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
+  const int64_t token_bytes = 2 * 64 * 2;
+  for (const auto& [first, count] : {std::pair{0, 700}, {700, 1}, {701, 64}}) {
+    std::string keys, values;
+    for (int i = 0; i < count; ++i) {
+      keys += testing::TokenRow(config_.geometry, 1 + first + i);
+      values += testing::TokenRow(config_.geometry, 1 + first + i + testing::kValueNames);
+    }
+    ASSERT_EQ(static_cast<int64_t>(keys.size()), count * token_bytes);
+    const DeviceMemory k(device_.get(), keys.data(), keys.size()), v(device_.get(), values.data(), values.size());
+    int stream = 0;
+    TensorView key_view = {k.data(), count, keys.size(), true, &stream};
+    TensorView value_view = {v.data(), count, values.size(), true, &stream};
+    const DeviceAttention::Copied before = device_->attention()->copied();
+    ASSERT_TRUE(indexes_[1]->Append({"s", 0}, 0, first, key_view, value_view).ok());
+    EXPECT_EQ(device_->attention()->copied().to_host - before.to_host, 2 * count * token_bytes);
+    ASSERT_TRUE(AppendNames(indexes_[0].get(), {"s", 0}, 0, first, Names(1 + first, count)).ok());
+    // Bad input is refused as from the host, and without a device at all.
+    key_view.bytes -= 2;
+    EXPECT_EQ(indexes_[1]->Append({"s", 0}, 0, first + count, key_view, value_view).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    const absl::Status status = indexes_[0]->Append({"s", 0}, 0, first + count, key_view, value_view).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message().substr(0, 6), "keys: ");
+  }
+  ExpectSame({{"s", 0}});
+}
+
+TEST_F(DeviceAttendTest, WhatNeedsTheHostsQueriesIsRefused) {
+  IndexConfig sums = Config();
+  sums.eviction.emplace();
+  sums.eviction->scorer.name = "h2o";
+  sums.eviction->budget.tokens = 500;
+  const std::vector<float> queries = Queries(sums.geometry, 4);
+  const DeviceMemory memory(device_.get(), queries.data(), queries.size() * sizeof(float));
+  const auto expect_refused = [&](const Index& index, const DeviceTensors& tensors, int64_t prompt_tokens) {
+    RetrieveItem item;
+    item.sequence = {"s", 0};
+    item.device = &tensors;
+    item.prompt_tokens = prompt_tokens;
+    const AttendAnswer answer = (*index.Attend({&item, 1}, Params(Scope::kPerQHead, 30), AttentionParams{}))[0];
+    EXPECT_EQ(answer.status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(answer.status.message().substr(0, 8), "device: ") << answer.status;
+  };
+  DeviceTensors tensors;
+  tensors.queries = memory.floats();
+  for (const IndexConfig& config : {testing::LowRankConfig(.1, KeyFrame::kPostRope), sums}) {
+    Make(config);
+    OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
+    expect_refused(*indexes_[1], tensors, 0);
+  }
+  Make(Config());
+  OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
+  expect_refused(*indexes_[0], tensors, 0);  // there is no device
+  expect_refused(*indexes_[1], {}, 0);
+  expect_refused(*indexes_[1], tensors, 1);
+  tensors.output = memory.floats();
+  expect_refused(*indexes_[1], tensors, 0);
 }
 
 // Low-rank rows, and weights that are added up, are attended by the host, and the answer says so.

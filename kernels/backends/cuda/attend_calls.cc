@@ -38,7 +38,7 @@ struct AttendSizes {
     keys = static_cast<size_t>((end + a.keys.chunk_tokens - 1) / a.keys.chunk_tokens);
     values = static_cast<size_t>((end + a.values.chunk_tokens - 1) / a.values.chunk_tokens);
     windows = static_cast<size_t>((a.num_windows + a.windows.chunk_windows - 1) / a.windows.chunk_windows);
-    queries = t.search >= 0 ? 0 : static_cast<size_t>(a.group) * a.keys.head_dim;
+    queries = t.search >= 0 || t.device_queries ? 0 : static_cast<size_t>(a.group) * a.keys.head_dim;
     if (const auto* sets = GivenSets(t); sets != nullptr) {
       num_sets = sets->size();
       for (const auto& set : *sets) places.push_back(set.size());
@@ -102,7 +102,9 @@ size_t PartBytes(const AttendItem& item) {
   const size_t slots = static_cast<size_t>(item.group) * item.splits();
   return WholeLines(slots * sizeof(AttendStats)) + WholeLines(slots * item.head_dim * sizeof(float));
 }
+// In the results; 0 where the caller's memory on the device takes them.
 size_t OutputBytes(const AttendTask& task) {
+  if (task.device_output) return 0;
   const auto group = static_cast<size_t>(task.attention.group);
   return WholeLines(group * task.attention.keys.head_dim * sizeof(float)) + WholeLines(group * sizeof(float));
 }
@@ -127,11 +129,16 @@ class AttendCall {
     for (const int t : work_.attended) PutTask(work_.tasks[t], plan, views);
   }
   void Place(uint8_t* parts, uint8_t* outputs, ViewWriter* views) {
-    for (AttendItem& item : items_) {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      AttendItem& item = items_[i];
+      const AttendTask& task = work_.tasks[work_.attended[i]];
       const size_t slots = static_cast<size_t>(item.group) * item.splits();
       item.stats = reinterpret_cast<AttendStats*>(parts);
       item.sums = reinterpret_cast<float*>(parts + WholeLines(slots * sizeof(AttendStats)));
       parts += PartBytes(item);
+      item.output = task.output;
+      item.log_sum_exp = task.log_sum_exp;
+      if (task.device_output) continue;
       item.output = reinterpret_cast<float*>(outputs);
       outputs += WholeLines(static_cast<size_t>(item.group) * item.head_dim * sizeof(float));
       item.log_sum_exp = reinterpret_cast<float*>(outputs);
@@ -140,14 +147,24 @@ class AttendCall {
     args_.items = views->Put(items_.data(), items_.size());
     args_.num_items = Fit<int32_t>(items_.size());
   }
-  Device::Error Launch(StreamContext* context) const { return context->device->Launch(args_, context->stream); }
+  Device::Error Launch(StreamContext* context) const {
+    std::vector<void*> streams;
+    for (const int t : work_.attended) {
+      const AttendTask& task = work_.tasks[t];
+      if (task.device_output || (task.search < 0 && task.device_queries)) streams.push_back(task.stream);
+    }
+    if (const Device::Error error = context->Await(std::move(streams)); error != Device::kNoError) return error;
+    return context->device->Launch(args_, context->stream);
+  }
   // From where the host reads outputs; searches have been read.
   void Read(const uint8_t* outputs) {
     for (size_t i = 0; i < items_.size(); ++i) {
       AttendTask& task = work_.tasks[work_.attended[i]];
       const size_t group = task.attention.group, bytes = group * task.attention.keys.head_dim * sizeof(float);
-      memcpy(task.output, outputs, bytes);
-      memcpy(task.log_sum_exp, outputs + WholeLines(bytes), group * sizeof(float));
+      if (!task.device_output) {
+        memcpy(task.output, outputs, bytes);
+        memcpy(task.log_sum_exp, outputs + WholeLines(bytes), group * sizeof(float));
+      }
       outputs += OutputBytes(task);
       const auto* sets = task.search >= 0 ? &work_.found[task.search].positions : task.attention.sets;
       task.attended = int64_t{items_[i].dense_rows} * task.attention.group;
@@ -185,7 +202,7 @@ class AttendCall {
       item.queries = plan->items()[searched].queries;
       most = FoundSets(*plan, searched, work_.params.scope == Scope::kPerQHead, &sets);
     } else {
-      item.queries = views->Put(a.queries, sizes.queries);
+      item.queries = task.device_queries ? a.queries : views->Put(a.queries, sizes.queries);
       most = PutSets(task, views, &sets);
     }
     item.sets = views->Put(sets.data(), sets.size());
@@ -237,8 +254,8 @@ Device::Error AttendOnDevice(const AttendWork& work, CodecCache* cache, StreamCo
   error = views.Send();
   if (error == Device::kNoError && searches) error = search.Launch(context);
   if (error == Device::kNoError) error = attend.Launch(context);
-  if (error == Device::kNoError) {
-    error = context->device->Copy(context->answers.data(), context->results.data(), result_bytes, context->stream);
+  if (error == Device::kNoError && result_bytes > 0) {
+    error = context->Receive(context->answers.data(), context->results.data(), result_bytes);
   }
   error = context->Finish(error);
   if (error != Device::kNoError) return error;

@@ -98,6 +98,19 @@ class CudaBackend final : public Backend, public DeviceAttention {
   DeviceAttention* attention() override { return this; }
   Outcome Attend(const SearchTask* searches, int num_searches, const SearchParams& params, SearchOutput* found,
                  AttendTask* tasks, int count) override;
+  Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    const StreamPool::Handle context = contexts_.Acquire();
+    Device::Error error = context->Await({stream});
+    for (int i = 0; i < count && error == Device::kNoError; ++i) {
+      error = context->Receive(tasks[i].to, tasks[i].from, tasks[i].bytes);
+    }
+    return Must(Finish(error, context.get()), "copy");
+  }
+  Copied copied() override {
+    const auto [sent, received] = contexts_.Copied();
+    return {sent, received};
+  }
 
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;

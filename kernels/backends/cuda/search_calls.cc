@@ -29,7 +29,7 @@ struct TaskSizes {
                             : static_cast<size_t>((t.zone_begin + t.num_keys - 1) / t.low_rank->position_chunk_tokens) +
                                   1),
         centre(t.shared_centre == nullptr ? 0 : t.shared_centre->values.size()),
-        queries(static_cast<size_t>(t.group) * t.codec->layout().head_dim) {}
+        queries(t.device_queries ? 0 : static_cast<size_t>(t.group) * t.codec->layout().head_dim) {}
   size_t Bytes(const SearchTask& t) const {
     return ViewWriter::Room(segments * sizeof(ConstCodePlanes)) + ViewWriter::Room(chunks * sizeof(uint8_t*)) +
            ViewWriter::Room(runs * sizeof(LowRankRun)) + ViewWriter::Room(frequencies * sizeof(double)) +
@@ -81,7 +81,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
   }
   item.dense = views->Put(dense.data(), dense.size());
   item.num_dense = Fit<int32_t>(dense.size());
-  item.queries = views->Put(t.queries, sizes.queries);
+  item.queries = t.device_queries ? t.queries : views->Put(t.queries, sizes.queries);
   item.group = t.group;
   item.refine_all = t.refine_all;
   return item;
@@ -102,6 +102,15 @@ Device::Error SearchCall::Begin(CodecCache* cache, StreamContext* context) {
   view_bytes_ += ViewWriter::Room(batch_.size() * sizeof(SearchItem)) + ViewWriter::Room(queries * sizeof(QueryPlan)) +
                  ViewWriter::Room(queries * sizeof(SetPlan));
   return Device::kNoError;
+}
+
+Device::Error SearchCall::Launch(StreamContext* context) const {
+  std::vector<void*> streams;
+  for (const int place : batch_) {
+    if (tasks_[place].device_queries) streams.push_back(tasks_[place].stream);
+  }
+  if (const Device::Error error = context->Await(std::move(streams)); error != Device::kNoError) return error;
+  return context->device->Launch(SearchLaunch{&*plan_, args_}, context->stream);
 }
 
 void SearchCall::Put(const SearchParams& params, ViewWriter* views) {

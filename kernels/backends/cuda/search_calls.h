@@ -34,9 +34,7 @@ class SearchCall {
   // `workspace`: device memory. `answers`: where the kernels write, memory of either side. Both 256-byte aligned.
   void Place(uint8_t* workspace, uint8_t* answers, ViewWriter* views);
   // After the views are sent.
-  Device::Error Launch(StreamContext* context) const {
-    return context->device->Launch(SearchLaunch{&*plan_, args_}, context->stream);
-  }
+  Device::Error Launch(StreamContext* context) const;
   // From `answers`, where the host reads them.
   void Read(uint8_t* answers, SearchOutput* outputs);
 

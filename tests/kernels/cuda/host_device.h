@@ -40,6 +40,7 @@ struct HostDeviceControl {
   int64_t device_limit = int64_t{1} << 30;
   std::mutex mutex;
   std::vector<LaunchKey> searches;  // so far; guarded by mutex
+  std::vector<void*> awaited;       // callers' streams; guarded by mutex
 };
 
 class HostDevice final : public Device {
@@ -122,6 +123,11 @@ class HostDevice final : public Device {
     return Next();
   }
   Error DropStream(Stream) override { return Next(); }
+  Error Await(void* theirs, Stream) override {
+    const std::lock_guard<std::mutex> lock(control_->mutex);
+    control_->awaited.push_back(theirs);
+    return Next();
+  }
   Error Finish(Stream) override { return Next(); }
   Error Copy(void* to, const void* from, size_t bytes, Stream) override {
     return Open([&] { memcpy(to, from, bytes); });
@@ -209,6 +215,10 @@ class HostDevice final : public Device {
   void Check(const AttendArgs& args) {
     for (int i = 0; i < args.num_items; ++i) {
       const AttendItem& item = args.items[i];
+      for (const void* at : {static_cast<const void*>(item.queries), static_cast<const void*>(item.output),
+                             static_cast<const void*>(item.log_sum_exp)}) {
+        MustReach(at);
+      }
       for (int r = 0; r < item.num_dense; ++r) {
         for (int32_t place = item.dense[r].begin; place < item.dense[r].end; ++place) {
           CheckPlaces(item, item.keys, place);
