@@ -16,7 +16,6 @@ namespace seine::cuda {
 namespace {
 
 constexpr int kOldestMajor = 8;  // built for 8.0 and 9.0
-constexpr int kOrdinal = 0;
 
 class CudaCurrentDevice final : public CurrentDevice {
  public:
@@ -95,7 +94,7 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> OpenDevice(std::string* why) {
+std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal) {
   bool graphs = true;
   if (!ReadGraphsSetting(std::getenv("SEINE_CUDA_GRAPHS"), &graphs, why)) return nullptr;
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // kernels are loaded now, not when memory is short
@@ -103,17 +102,18 @@ std::unique_ptr<Device> OpenDevice(std::string* why) {
   cudaDeviceProp properties;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
-  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, kOrdinal);
+  if (error == cudaSuccess && ordinal >= count) error = cudaErrorInvalidDevice;
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);
   if (error != cudaSuccess) {
     cudaGetLastError();
-    *why = std::string("no CUDA device: ") + cudaGetErrorString(error);
+    *why = "no CUDA device of ordinal " + std::to_string(ordinal) + ": " + cudaGetErrorString(error);
     return nullptr;
   }
   if (properties.major < kOldestMajor) {
     *why = std::string(properties.name) + " is older than compute capability 8.0";
     return nullptr;
   }
-  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), kOrdinal,
+  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), ordinal,
                     std::make_unique<CudaCurrentDevice>());
 }
 

@@ -44,9 +44,9 @@ class Device {
   virtual Error Launch(const Work& work, Stream stream) = 0;
 };
 
-// The machine's first CUDA device, ordinal 0, for every thread, whichever device that has chosen (bound_device.h).
-// nullptr, and *why: built without CUDA, no driver, no device, or one too old.
-std::unique_ptr<Device> OpenDevice(std::string* why);
+// The machine's CUDA device of an ordinal, for every thread, whichever device that has chosen (bound_device.h). nullptr,
+// and *why: built without CUDA, no driver, no such device, or one too old.
+std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal = 0);
 
 }  // namespace seine::cuda
 
