@@ -109,6 +109,8 @@ class DeviceAttention {
   // Backend::Copy, after what `stream`, a cudaStream_t of the caller's, has by now; sources may be the caller's, on the
   // device. They count as copied to the host.
   [[nodiscard]] virtual Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) = 0;
+  // Whether a caller's stream can be waited for: not while it is captured into a graph. Else nothing may name it.
+  virtual bool CanAwait(void* stream) = 0;
   // Bytes that calls have copied so far, arguments to the device and answers and CopyAfter's to the host.
   struct Copied {
     int64_t to_device = 0, to_host = 0;
@@ -172,8 +174,8 @@ class Backend {
 // `threads` = 0: one per core. 1: everything on the calling thread.
 std::unique_ptr<Backend> MakeCpuBackend(int threads);
 
-// "cpu", "cuda" or "cuda:N" of an ordinal, or "auto": cuda where this build and the machine have it, else cpu. *why: under "auto", why it is the
-// CPU; else, with nullptr, what is missing.
+// "cpu", "cuda" or "cuda:N" of an ordinal, or "auto": cuda where this build and the machine have it, else cpu. *why:
+// under "auto", why it is the CPU; else, with nullptr, what is missing.
 std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::string* why);
 
 }  // namespace seine

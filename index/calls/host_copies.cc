@@ -11,6 +11,9 @@ absl::StatusOr<TensorView> HostCopies::Of(const char* field, const TensorView& t
     return BadField(field, "on a device, and the backend ", context_.backend->name(), " has none that attends");
   }
   if (tensor.bytes > 0 && tensor.data == nullptr) return BadField(field, "no data");
+  if (!device->CanAwait(tensor.stream)) {
+    return BadField(field, "on a stream that is captured into a graph, which cannot hold a call");
+  }
   TensorView here = tensor;
   here.on_device = false;
   here.stream = nullptr;

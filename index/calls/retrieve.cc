@@ -46,6 +46,9 @@ absl::Status IndexImpl::CheckDevice(const RetrieveItem& item) const {
   if ((device.output == nullptr) != (device.log_sum_exp == nullptr)) {
     return BadField("device", "output and log_sum_exp are given together");
   }
+  if (!context_.backend->attention()->CanAwait(device.stream)) {
+    return BadField("device", "its stream is captured into a graph, which cannot hold a call");
+  }
   return absl::OkStatus();
 }
 

@@ -49,6 +49,12 @@ class CudaDevice final : public Device {
     const std::unique_ptr<CudaStream> dropped(StateOf(stream));
     return Result(cudaStreamDestroy(dropped->stream));
   }
+  // The legacy default stream answers by an error while another stream is captured that it would have to wait for.
+  bool CanAwait(void* theirs) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const Error error = Result(cudaStreamIsCapturing(static_cast<cudaStream_t>(theirs), &status));
+    return error == kNoError && status == cudaStreamCaptureStatusNone;
+  }
   // An event that is destroyed before it has come is kept by the runtime until then.
   Error Await(void* theirs, Stream stream) override {
     cudaEvent_t event = nullptr;

@@ -339,6 +339,16 @@ TEST_F(DeviceAttendTest, WhatNeedsTheHostsQueriesIsRefused) {
   expect_refused(*indexes_[1], tensors, 1);
   tensors.output = memory.floats();
   expect_refused(*indexes_[1], tensors, 0);
+  tensors.output = nullptr;
+  int stream = 0;
+  tensors.stream = &stream;
+  control_->captured = &stream;  // as under torch.cuda.graph
+  expect_refused(*indexes_[1], tensors, 0);
+  const TensorView view = {memory.data(), 1, 256, true, &stream};
+  const absl::Status status = indexes_[1]->Append({"s", 0}, 0, 0, view, view).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message().substr(0, 6), "keys: ");
+  EXPECT_EQ(device_->loss(), "");
 }
 
 // Low-rank rows, and weights that are added up, are attended by the host, and the answer says so.

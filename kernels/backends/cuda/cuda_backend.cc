@@ -107,6 +107,7 @@ class CudaBackend final : public Backend, public DeviceAttention {
     }
     return Must(Finish(error, context.get()), "copy");
   }
+  bool CanAwait(void* stream) override { return device_->CanAwait(stream); }
   Copied copied() override {
     const auto [sent, received] = contexts_.Copied();
     return {sent, received};

@@ -49,6 +49,7 @@ class WatchedDevice final : public Device {
   Error FreeHost(void* data) override { return Seen().FreeHost(data); }
   Error MakeStream(Stream* out) override { return Seen().MakeStream(out); }
   Error DropStream(Stream stream) override { return Seen().DropStream(stream); }
+  bool CanAwait(void* theirs) override { return Seen().CanAwait(theirs); }
   Error Await(void* theirs, Stream stream) override { return Seen().Await(theirs, stream); }
   Error Finish(Stream stream) override { return Seen().Finish(stream); }
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {

@@ -39,8 +39,9 @@ struct HostDeviceControl {
   std::atomic<int> page_locked{0};                      // calls of AllocateHost so far
   int64_t device_limit = int64_t{1} << 30;
   std::mutex mutex;
-  std::vector<LaunchKey> searches;  // so far; guarded by mutex
-  std::vector<void*> awaited;       // callers' streams; guarded by mutex
+  std::vector<LaunchKey> searches;       // so far; guarded by mutex
+  std::atomic<void*> captured{nullptr};  // a caller's stream that cannot be waited for
+  std::vector<void*> awaited;            // callers' streams; guarded by mutex
 };
 
 class HostDevice final : public Device {
@@ -123,6 +124,7 @@ class HostDevice final : public Device {
     return Next();
   }
   Error DropStream(Stream) override { return Next(); }
+  bool CanAwait(void* theirs) override { return theirs == nullptr || theirs != control_->captured; }
   Error Await(void* theirs, Stream) override {
     const std::lock_guard<std::mutex> lock(control_->mutex);
     control_->awaited.push_back(theirs);
