@@ -11,6 +11,7 @@
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
 //   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
+//   block.Butterfly<w>(v, n, op) each lane's v.of[i] becomes op over the w lanes of its w-aligned group, i < n.
 // On the host (tests/kernels/cuda/host_block.h) the lanes of a phase run one after another in an order shuffled from a
 // seed, blocks likewise, and shared memory begins with garbage: a result that depends on any order differs for some
 // seed. Compiled by g++, clang and nvcc.
@@ -26,6 +27,13 @@
 #define SEINE_BODY __device__
 #else
 #define SEINE_BODY
+#endif
+
+// Before a loop of constant length whose arrays are to stay in registers.
+#ifdef __CUDA_ARCH__
+#define SEINE_UNROLL _Pragma("unroll")
+#else
+#define SEINE_UNROLL
 #endif
 
 namespace seine::cuda {
@@ -90,6 +98,18 @@ struct MmaD {
   int32_t sum[4];
 };
 
+// What a lane brings to Butterfly.
+template <int kCount>
+struct FloatsOf {
+  float of[kCount];
+};
+struct SumOf {
+  SEINE_HD float operator()(float a, float b) const { return a + b; }
+};
+struct MostOf {
+  SEINE_HD float operator()(float a, float b) const { return a < b ? b : a; }
+};
+
 #ifdef __CUDACC__
 
 class DeviceBlock {
@@ -138,6 +158,18 @@ class DeviceBlock {
   __device__ static void AtomicAnd(uint32_t* at, uint32_t bits) { atomicAnd(at, bits); }
   __device__ static void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
   __device__ static void AtomicMin(uint32_t* at, uint32_t value) { atomicMin(at, value); }
+
+  // Every lane of the block takes part; kWidth a power of two up to a warp.
+  template <int kWidth, int kCount, typename Op>
+  __device__ static void Butterfly(Local<FloatsOf<kCount>>& values, int count, Op op) {
+    FloatsOf<kCount>& mine = values[0];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= count) continue;
+#pragma unroll
+      for (int h = kWidth / 2; h >= 1; h /= 2) mine.of[i] = op(mine.of[i], __shfl_xor_sync(~0u, mine.of[i], h));
+    }
+  }
 
   // d += a b; a's bytes are unsigned or signed.
   template <bool kUnsigned>

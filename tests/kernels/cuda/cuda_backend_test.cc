@@ -389,16 +389,20 @@ TEST(CudaBackend, CountsAfterAGrowthThatFailed) {
 
 TEST(MakeBackend, NamesWhatIsMissing) {
   std::string why;
-  EXPECT_EQ(MakeBackend("tpu", 1, &why), nullptr);
-  EXPECT_NE(why.find("auto, cpu and cuda"), std::string::npos) << why;
+  for (const char* name : {"tpu", "", "cuda:", "cuda:x", "cuda1", "cuda:-1", "cuda:1 ", "cuda:1234", "CUDA"}) {
+    EXPECT_EQ(MakeBackend(name, 1, &why), nullptr) << name;
+    EXPECT_NE(why.find("auto, cpu, cuda and cuda:N"), std::string::npos) << why;
+  }
   EXPECT_EQ(MakeBackend("cpu", 1, &why)->name(), "cpu");
   EXPECT_EQ(why, "");
   const auto best = MakeBackend("auto", 1, &why);
   ASSERT_NE(best, nullptr);
   if (best->name() == "cpu") {
     EXPECT_NE(why, "");
-    EXPECT_EQ(MakeBackend("cuda", 1, &why), nullptr);
-    EXPECT_NE(why.find("CUDA"), std::string::npos) << why;
+    for (const char* name : {"cuda", "cuda:0", "cuda:7"}) {
+      EXPECT_EQ(MakeBackend(name, 1, &why), nullptr);
+      EXPECT_NE(why.find("CUDA"), std::string::npos) << why;
+    }
   }
 }
 

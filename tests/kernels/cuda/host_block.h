@@ -59,6 +59,17 @@ class HostBlock {
   static void AtomicMax(uint32_t* at, uint32_t value) { *at = *at < value ? value : *at; }
   static void AtomicMin(uint32_t* at, uint32_t value) { *at = value < *at ? value : *at; }
 
+  template <int kWidth, int kCount, typename Op>
+  void Butterfly(Local<FloatsOf<kCount>>& values, int count, Op op) {
+    std::vector<float> before(num_lanes());
+    for (int i = 0; i < count; ++i) {
+      for (int h = kWidth / 2; h >= 1; h /= 2) {
+        for (int lane = 0; lane < num_lanes(); ++lane) before[lane] = values[lane].of[i];
+        for (int lane = 0; lane < num_lanes(); ++lane) values[lane].of[i] = op(before[lane], before[lane ^ h]);
+      }
+    }
+  }
+
   template <bool kUnsigned>
   void Mma(Local<MmaD>& d, Local<MmaA>& a, Local<MmaB>& b) {
     for (int warp = 0; warp < num_lanes(); warp += kWarp) {
