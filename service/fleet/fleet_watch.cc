@@ -33,8 +33,6 @@ constexpr size_t kMostSaid = 300;     // bytes of an error
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check", kInfo[] = "/seine.v1.AdminService/GetServerInfo";
 constexpr auto kTick = std::chrono::milliseconds(50);
 
-using Server = WatchedServer;
-
 absl::Status Wrong(absl::string_view setting, const absl::Status& why) {
   return absl::InvalidArgumentError(absl::StrCat(setting, ": ", why.message()));
 }
@@ -85,8 +83,24 @@ std::string Short(const std::string& said) {
   return line.size() <= kMostSaid ? line : line.substr(0, kMostSaid) + "...";
 }
 
+}  // namespace
+
+absl::Status Validate(const FleetOptions& options) {
+  if (options.file.empty()) {
+    const char* const other = !options.token_file.empty() ? "fleet.token_file"
+                              : !options.tls_ca.empty()   ? "fleet.tls_ca"
+                                                          : nullptr;
+    if (other == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(other, ": there is no fleet to call; set fleet.file"));
+  }
+  const absl::Status read = ReadDescription(options.file).status();
+  if (!read.ok() && !absl::IsNotFound(read)) return Wrong("fleet.file", read);
+  if (auto token = ReadToken(options.token_file); !token.ok()) return token.status();
+  return options.tls_ca.empty() ? absl::OkStatus() : ReadAuthorities(options.tls_ca).status();
+}
+
 // Health and GetServerInfo of one server, at once.
-struct Question {
+struct FleetWatch::Question {
   struct Call {
     grpc::ClientContext context;
     grpc::ByteBuffer answer;
@@ -103,17 +117,19 @@ struct Question {
   std::string no_info;  // why it is not asked what it holds
   Call health, info;
   int open = 0;  // calls under way
+
+  WatchedServer Answer();
 };
 
-Server AnswerOf(Question* asked) {
-  Server server;
-  server.node = asked->node;
-  if (asked->channel == nullptr) {
-    server.error = asked->no_info;
+WatchedServer FleetWatch::Question::Answer() {
+  WatchedServer server;
+  server.node = node;
+  if (channel == nullptr) {
+    server.error = no_info;
     return server;
   }
-  const grpc::Status& status = asked->health.status;
-  if (asked->health.OpensWith({"\x08\x01", 2})) {
+  const grpc::Status& status = health.status;
+  if (health.OpensWith({"\x08\x01", 2})) {
     server.health = v1::SERVER_HEALTH_SERVING;
   } else if (status.ok()) {
     server.health = v1::SERVER_HEALTH_NOT_SERVING;
@@ -124,42 +140,26 @@ Server AnswerOf(Question* asked) {
                        : Short(status.error_message());
     return server;
   }
-  if (!asked->no_info.empty()) {
-    server.error = asked->no_info;
+  if (!no_info.empty()) {
+    server.error = no_info;
     return server;
   }
   grpc::Slice whole;
-  auto info = std::make_shared<v1::GetServerInfoResponse>();
-  if (asked->info.status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+  auto said = std::make_shared<v1::GetServerInfoResponse>();
+  if (info.status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     server.error = "it asks for a credential that this server does not have: set fleet.token_file";
-  } else if (!asked->info.status.ok()) {
-    server.error = Short(asked->info.status.error_message());
-  } else if (!asked->info.answer.DumpToSingleSlice(&whole).ok() ||
-             !info->ParseFromArray(whole.begin(), static_cast<int>(whole.size()))) {
+  } else if (!info.status.ok()) {
+    server.error = Short(info.status.error_message());
+  } else if (!info.answer.DumpToSingleSlice(&whole).ok() ||
+             !said->ParseFromArray(whole.begin(), static_cast<int>(whole.size()))) {
     server.error = "what it says of itself is no message of this contract";
   } else {
-    info->clear_profiles();
-    info->clear_passed_over();
-    if (info->draining()) server.health = v1::SERVER_HEALTH_DRAINING;
-    server.info = std::move(info);
+    said->clear_profiles();
+    said->clear_passed_over();
+    if (said->draining()) server.health = v1::SERVER_HEALTH_DRAINING;
+    server.info = std::move(said);
   }
   return server;
-}
-
-}  // namespace
-
-absl::Status Validate(const FleetOptions& options) {
-  if (options.file.empty()) {
-    const char* const other = !options.token_file.empty() ? "fleet.token_file"
-                              : !options.tls_ca.empty()   ? "fleet.tls_ca"
-                                                          : nullptr;
-    if (other == nullptr) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(other, ": there is no fleet to call; set fleet.file"));
-  }
-  const absl::Status read = ReadDescription(options.file).status();
-  if (!read.ok() && !absl::IsNotFound(read)) return Wrong("fleet.file", read);
-  if (auto token = ReadToken(options.token_file); !token.ok()) return token.status();
-  return options.tls_ca.empty() ? absl::OkStatus() : ReadAuthorities(options.tls_ca).status();
 }
 
 // One round of questions; its thread's alone.
@@ -186,7 +186,7 @@ class FleetWatch::Round {
         if (question->open > 0) {
           asked.insert(std::move(question));
         } else {
-          watch_.Tell(AnswerOf(question.get()), nullptr);
+          watch_.Tell(question->Answer(), nullptr);
         }
       }
       if (stops) {
@@ -203,7 +203,7 @@ class FleetWatch::Round {
       }
       auto* const question = static_cast<Question*>(tag);
       if (--question->open > 0) continue;
-      watch_.Tell(AnswerOf(question), question->channel);
+      watch_.Tell(question->Answer(), question->channel);
       asked.erase(std::find_if(asked.begin(), asked.end(), [&](const auto& one) { return one.get() == question; }));
     }
   }
