@@ -134,8 +134,10 @@ def server(seined, seine, *more, socket=None, sample="1"):
 
         try:
             cli("health", "--wait", "20")
-            url = re.search(r"page: (http://\S+)", log.read_text())
-            assert url, log.read_text()
+            until = time.monotonic() + WAIT
+            while not (url := re.search(r"page: (http://\S+)\n", log.read_text())):  # a line of the log may come later
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.02)
             yield cli, url[1], process
         finally:
             process.terminate()
