@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/value_flag.h"
 #include "bench/report/plot_file.h"
 #include "bench/report/table.h"
 #include "bench/serving/server_process.h"
@@ -70,7 +71,7 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
   app->add_option("--steps", b.steps, "timed steps")->capture_default_str();
   app->add_option("--top-k", b.top_k, "keys wanted a KV head")->capture_default_str();
   app->add_option("--beta", b.beta, "share of the keys kept as candidates")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->capture_default_str();
+  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")->check(IsMember({"table", "json"}))->capture_default_str();
   app->add_option("--plot", f->plot, "writes the distribution of latencies: .svg or .png");
 }

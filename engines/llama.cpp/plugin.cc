@@ -55,7 +55,7 @@ bool SupportsRemote(const ggml_tensor* op) {
 // by the write of keys that comes with it.
 void Refuse(const ggml_tensor* keys, int64_t num_tokens, int64_t num_cells, const char* why) {
   if (Calibration* const calibration = Calibration::Get()) calibration->Refused(why);
-  const ggml_tensor* root = RootOf(keys);
+  const ggml_tensor* root = CacheOf(keys);
   if (root->data == nullptr || !IsKeyCache(root) || root->ne[1] < settings().min_kv) return;
   SayLeft(why);
   LearnRefusal(root->data, {why, num_tokens <= kMostTokens && num_cells >= settings().min_kv});

@@ -141,7 +141,8 @@ std::vector<Setting> MakeSettings() {
            &ServerOptions::polling),
       Word(
           "server.backend",
-          "Where codes live and are searched; auto takes cuda where the build and the machine have it.",
+          "Where codes live and are searched; auto takes cuda where the build and the machine have it, and a trial "
+          "finds it faster.",
           {"auto", "cpu", "cuda"}, [](auto& c) -> auto& { return c.server.core.backend; }),
       Number(
           "server.threads",

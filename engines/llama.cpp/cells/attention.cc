@@ -98,15 +98,6 @@ absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
   if (path.empty()) return absl::OkStatus();
   absl::StatusOr<Profile> profile = ReadProfile(path);
   if (!profile.ok()) return profile_status_ = profile.status();
-  CodecConfig codec;
-  codec.name = "balanced";
-  const CodeBits bits = CodeBitsOf(profile->head_dim);
-  codec.coarse_bits = bits.coarse, codec.total_bits = bits.total;
-  if (!ValidateBits(codec, profile->head_dim).ok()) {
-    SayOnce(absl::StrCat(path, ": keys of head_dim ", profile->head_dim, " are too wide for the balanced code; the ",
-                         CodecConfig().name, " code is used, which needs no profile"));
-    return absl::OkStatus();
-  }
   profile_ = std::make_shared<const Profile>(*std::move(profile));
   profile_path_ = path;
   return absl::OkStatus();

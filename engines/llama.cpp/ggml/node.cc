@@ -26,6 +26,11 @@ const ggml_tensor* RootOf(const ggml_tensor* tensor) {
   return tensor;
 }
 
+const ggml_tensor* CacheOf(const ggml_tensor* rows) {
+  const ggml_tensor* root = RootOf(rows);
+  return root->op == GGML_OP_CPY && root->src[0] != nullptr ? RootOf(root->src[0]) : root;
+}
+
 bool IsKeyCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_k_l", layer); }
 bool IsValueCache(const ggml_tensor* root, int* layer) { return IsCache(root, "cache_v_l", layer); }
 
@@ -102,6 +107,8 @@ AttentionNode::AttentionNode(const ggml_tensor* n)
 
 const char* AttentionNode::Unfit() const {
   for (const ggml_tensor* cache : {keys, values}) {
+    if (CacheOf(cache)->type == GGML_TYPE_F32)
+      return "a cache of f32, whose rows llama.cpp copies to f16 for each token";
     const std::optional<DType> type = RowTypeOf(cache);
     if (!type) return "a cache of another type than f16, bf16, q8_0 or q4_0";
     if (IsQuantised(*type) && cache->ne[0] % kScaledValues != 0) {

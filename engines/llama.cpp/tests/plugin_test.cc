@@ -105,6 +105,10 @@ TEST(Plugin, OtherCacheTypesAreLeftAlone) {
   for (const CacheTypes& types : {CacheTypes(GGML_TYPE_Q5_1), CacheTypes(GGML_TYPE_F16, GGML_TYPE_Q4_1)}) {
     ExpectDeclined({.q_heads = 4, .kv_heads = 2}, types, "a cache of another type than f16, bf16, q8_0 or q4_0");
   }
+  for (const CacheTypes& types : {CacheTypes(GGML_TYPE_F32), CacheTypes(GGML_TYPE_F16, GGML_TYPE_F32)}) {
+    ExpectDeclined({.q_heads = 4, .kv_heads = 2}, types,
+                   "a cache of f32, whose rows llama.cpp copies to f16 for each token");
+  }
 }
 
 // A program ends a context and makes another one. Its cache takes the memory of the first's, with as many cells.

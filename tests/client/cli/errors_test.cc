@@ -45,6 +45,7 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"query m s --layer 0 --vector %\xff.npy", 3, "\xff.npy: No such file or directory"},
       {"append m s --layer 0 --file %fifo --tensor array", 3, "fifo: not a regular file"},
       {"--server nowhere health", 2, "--server: endpoint nowhere"},
+      {create + " --seed -1", 2, "--seed: must be 0 or more, not -1"},
       {create + " --dtype int8", 2, "must be one of fp32, fp16, bf16, not int8"},
       {create + " --memory-limit much", 2, "--memory-limit"},
       {query + " --top-k many", 2, "--top-k"},
