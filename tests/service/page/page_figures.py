@@ -4,7 +4,7 @@
 usage: page_figures.py steps CHROMIUM SEINED SEINE [PAIRS [SECONDS [VIEW]]]    p99 of decode steps while a view is open, over that while none is
        page_figures.py large CHROMIUM SEINED SEINE                      a server of 1,000 sequences and 64 layers
 
-`steps` needs numpy and seine_kv with its native module (a build's folder python). One process decodes all the time, a sequence of two
+Needs numpy and seine_kv with its native module (a build's folder python). In `steps` one process decodes all the time, a sequence of two
 layers; the view is open for some seconds, then none is, by turns.
 """
 
@@ -81,14 +81,17 @@ def steps(chromium, seined, seine, pairs="9", seconds="20", only=""):
 
 
 def large(chromium, seined, seine):
+    import seine_kv
+
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
         browser = Browser(chromium, folder)
         ends.callback(browser.close)
-        cli, url, _ = ends.enter_context(server(seined, seine))
-        cli("index", "create", "large", "--layers", "64", "--q-heads", "32", "--kv-heads", "8", "--head-dim", "128", "--dtype", "fp16")
-        lines = "".join(json.dumps({"index": "large", "id": f"chat-{i:04}"}) + "\n" for i in range(1000))
-        for line in lines.splitlines():
-            cli("call", "CreateSequence", line)
+        socket = f"{folder}/s.sock"
+        _, url, _ = ends.enter_context(server(seined, seine, socket=socket))
+        with seine_kv.Client(f"unix://{socket}") as client:
+            client.create_index("large", num_layers=64, num_q_heads=32, num_kv_heads=8, head_dim=128)
+            for i in range(1000):
+                client.create_sequence("large", f"chat-{i:04}")
         times, paints = {}, []
         for view in ("#/", "#/index/large", "#/index/large/seq/chat-0500", "#/index/large/seq/chat-0500/layer/63"):
             taken = []
