@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
-#include <optional>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -174,7 +172,7 @@ class FleetWatch::Round {
   }
 
   void Ask(std::vector<Due> due) {
-    std::set<std::unique_ptr<Question>> asked;
+    std::map<Question*, std::unique_ptr<Question>> asked;
     std::deque<Due> left(std::make_move_iterator(due.begin()), std::make_move_iterator(due.end()));
     while (!left.empty() || !asked.empty()) {
       const bool stops = watch_.Stops();
@@ -184,13 +182,14 @@ class FleetWatch::Round {
         Begin(std::move(left.front()), question.get());
         left.pop_front();
         if (question->open > 0) {
-          asked.insert(std::move(question));
+          Question* const key = question.get();
+          asked.emplace(key, std::move(question));
         } else {
           watch_.Tell(question->Answer(), nullptr);
         }
       }
       if (stops) {
-        for (const auto& question : asked) {
+        for (const auto& [question, owner] : asked) {
           question->health.context.TryCancel();
           question->info.context.TryCancel();
         }
@@ -204,7 +203,7 @@ class FleetWatch::Round {
       auto* const question = static_cast<Question*>(tag);
       if (--question->open > 0) continue;
       watch_.Tell(question->Answer(), question->channel);
-      asked.erase(std::find_if(asked.begin(), asked.end(), [&](const auto& one) { return one.get() == question; }));
+      asked.erase(question);
     }
   }
 
