@@ -260,7 +260,7 @@ absl::Status HeadGroupCache::FillLowSearch(int head, bool with_dense, SearchTask
       if (!run.ok()) return run.status();
       task->dense.push_back(*run);
     } else {
-      AddDense(head, begin, end, &task->dense);
+      AddDense(head, begin, end, /*for_backend=*/true, &task->dense);
     }
   }
   task->low_rank = std::move(rows);

@@ -252,9 +252,9 @@ absl::Status Layer::FillTask(int kv_head, const SearchParams& params, int64_t zo
   return held.FillTask(kv_head - held.first_head(), params, zone_keys, task);
 }
 
-void Layer::FillAttention(int kv_head, int64_t zone_keys, bool tail, host::AttentionTask* task) const {
+void Layer::FillAttention(int kv_head, int64_t zone_keys, bool tail, bool on_device, host::AttentionTask* task) const {
   const HeadGroupCache& held = cache(kv_head);
-  held.FillAttention(kv_head - held.first_head(), zone_keys, tail, task);
+  held.FillAttention(kv_head - held.first_head(), zone_keys, tail, on_device, task);
 }
 
 absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& places, DroppedPositions* dropped) {

@@ -67,7 +67,7 @@ class Layer {
 
   // One KV head's stored rows and what of them is dense: all, where none of the zone was searched. `tail`: and the
   // windows of what was.
-  void FillAttention(int kv_head, int64_t zone_keys, bool tail, host::AttentionTask* task) const;
+  void FillAttention(int kv_head, int64_t zone_keys, bool tail, bool on_device, host::AttentionTask* task) const;
 
   // Scores of all heads, by place. Errors of the scorer.
   absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;

@@ -226,7 +226,8 @@ class PagedLayer:
 
     def counts(self) -> dict[str, Any]:
         """Answers, one a token: coded, exact (shorter than min_tokens, or all of it near), gated (the layer's codes lose too
-        much), declined (reason -> count: exact for another reason). prompt_tokens, prompt_runs_seen, prompt_runs_taken (of 8
+        much), declined (reason -> count: exact for another reason); cut: of coded, those that attended some blocks row by row for want of
+        room for codes. prompt_tokens, prompt_runs_seen, prompt_runs_taken (of 8
         keys), encoded_keys, changed_windows (of heads), decode_us, prompt_us, encode_us, bytes (of codes); gate_checks, gate_lost
         (their sum), gate_exact (now), gate_lost_then."""
 
@@ -257,16 +258,25 @@ class PagedAttention:
         prompt_min: int = 2048,
         profile: str = "",
         rope: str = "",
+        layer_ropes: str = "",
+        rope_style: str = "half_split",
+        codes_bytes: int = 0,
         threads: int = 0,
     ) -> None:
         """block_size: a multiple of 64. max_tokens: of the longest text. sink, local: a text's first and last tokens, always
         attended. gate: share of attention that a layer may lose; 0: any. prompt_mass: 1, exact; below, of prompts of prompt_min
-        tokens. profile: a file; rope: rope_parameters of config.json as JSON. threads: 0: the OpenMP that is loaded for the whole
+        tokens. profile: a file; rope: rope_parameters of config.json as JSON; layer_ropes: of layers that turn otherwise, [{"layers": [3],
+        "rope": {...}}, ...]; rope_style: half_split or interleaved. codes_bytes: most that a layer's codes take, of blocks from the first
+        on; 0: any. threads: 0: the OpenMP that is loaded for the whole
         process, as torch's is, or where there is none one thread a core. ValueError or NativeError names what is wrong."""
 
     @property
     def openmp(self) -> bool:
         """Whether it runs on the process's OpenMP."""
+
+    @property
+    def code_blocks(self) -> int:
+        """Blocks from the first on that may have codes; texts attend the others row by row."""
 
     @property
     def threads(self) -> int: ...
