@@ -126,13 +126,16 @@ def measure_server(args, name, more, held_mib):
                 words *= -(-(args.shared + args.chats * own) // len(words))
             texts = [words[: args.shared] + words[args.shared + i * own : args.shared + (i + 1) * own] for i in chats]
             begin = time.monotonic()
-            if args.shared:  # read once, and copied into every slot
-                server.post("completion", {"prompt": words[: args.shared], "n_predict": 1, "temperature": 0, "ignore_eos": True,
-                                           "cache_prompt": True, "n_cmpl": args.chats})  # fmt: skip
+            shared = []
+            if args.shared:  # read once, and loaded into every slot
+                shared = [server.complete(words[: args.shared], 1, 0)]
+                server.post("slots/0?action=save", {"filename": "shared.state"})
+                for i in chats[1:]:
+                    server.post(f"slots/{i}?action=restore", {"filename": "shared.state"})
                 row["shared_s"] = time.monotonic() - begin
             firsts = [server.complete(text, 1, i) for i, text in enumerate(texts)]
             row["read_s"] = time.monotonic() - begin
-            row["read_tokens"] = sum(first["timings"]["prompt_n"] for first in firsts)
+            row["read_tokens"] = sum(first["timings"]["prompt_n"] for first in shared + firsts)
             texts = [text + first["tokens"] for text, first in zip(texts, firsts)]
             begin = time.monotonic()
             answers = at_once(args.chats, lambda i: server.complete(texts[i], args.steps, i))
