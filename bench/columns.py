@@ -137,6 +137,42 @@ QUALITY = [
     ("pplexact", "of our exact attention", "ppl_exact", 3),
     ("pplseine", "through Seine", "ppl_seine", 3),
 ]
+VLLM_STEP = [
+    ("vllm", "a step, vLLM, ms", "vllm_step_ms", 1),
+    ("seine", "through Seine, ms", "seine_step_ms", 1),
+    ("none", "no attention at all, ms", "none_step_ms", 1),
+    ("ratio", "times as fast", "seine_ratio", 2),
+    ("bound", "with no attention at all", "none_ratio", 2),
+    ("encode", "the first, which encodes, ms", "encode_step_ms", 0),
+]
+VLLM_FIRST = [
+    ("vllm", "first token, vLLM, s", "vllm_first_s", 2),
+    ("exact", "through Seine, s", "exact_first_s", 2),
+    ("sparse", "over the keys that matter, s", "sparse_first_s", 2),
+    ("none", "no attention at all, s", "none_first_s", 2),
+    ("ratio", "times as fast", "exact_ratio", 2),
+    ("sparseratio", "over the keys that matter", "sparse_ratio", 2),
+    ("bound", "with no attention at all", "none_ratio", 2),
+]
+VLLM_CHATS = [
+    ("vllm", "all chats, vLLM, s", "vllm_s", 1),
+    ("seine", "through Seine, s", "seine_s", 1),
+    ("ratio", "times as fast", "ratio", 2),
+    ("first", "the slowest first answer, vLLM, s", "vllm_first_s", 1),
+    ("firstseine", "through Seine, s", "seine_first_s", 1),
+    ("later", "a later answer, vLLM, s", "vllm_later_s", 2),
+    ("laterseine", "through Seine, s", "seine_later_s", 2),
+    ("same", "answers that are the same", "same_answers", 0),
+    ("answers", "of", "answers", 0),
+]
+VLLM_QUALITY = [
+    ("kl", "KL", "kl", 4),
+    ("worst", "largest of a token", "kl_largest", 3),
+    ("same", "same likeliest token", "same_best", 3),
+    ("ppl", "perplexity, vLLM", "perplexity_vllm", 3),
+    ("pplseine", "through Seine", "perplexity_seine", 3),
+    ("lost", "attention lost, by the gate", "gate_lost", 4),
+]
 ONE_STEP = [
     ("retrieve", "Retrieve, µs", "us_retrieve", 0),
     ("attend", "Attend, µs", "us_attend", 0),

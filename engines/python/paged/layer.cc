@@ -119,6 +119,7 @@ nb::dict PagedLayer::Counts() {
   const std::lock_guard lock(mutex_);
   nb::dict out, declined;
   out["coded"] = counts_.coded, out["exact"] = counts_.exact, out["gated"] = counts_.gated;
+  out["cut"] = counts_.cut;
   out["prompt_tokens"] = counts_.prompt_tokens;
   out["prompt_runs_seen"] = counts_.prompt_runs_seen, out["prompt_runs_taken"] = counts_.prompt_runs_taken;
   out["encoded_keys"] = counts_.encoded_keys;

@@ -26,6 +26,7 @@ namespace seine::python {
 
 struct PagedCounts {
   int64_t coded = 0, exact = 0, gated = 0;  // answers of a text's newest token
+  int64_t cut = 0;                          // of `coded`, those that attend some blocks exactly, for want of codes
   int64_t prompt_tokens = 0, prompt_runs_seen = 0, prompt_runs_taken = 0;
   int64_t encoded_keys = 0;
   int64_t changed_windows = 0, found_windows = 0;  // by writes; by hashes, for nobody had told of a write
@@ -46,8 +47,8 @@ class PagedLayer {
   void Attend(const PagedStep& step, nb::handle queries, nb::handle output);
 
   nb::dict Counts();
-  // Returns the bytes of codes once those of every block are made.
-  int64_t most_bytes() const { return cells_->BytesFor(attention_->num_slots()); }
+  // Returns the bytes of codes once those of every block that may have them are made.
+  int64_t most_bytes() const { return cells_->BytesFor(attention_->code_blocks() * attention_->settings().block_size); }
 
  private:
   // A part of a decoding row's query heads, of one KV head.

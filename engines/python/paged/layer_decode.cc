@@ -18,7 +18,9 @@ void PagedLayer::Decode(const PagedStep& step) {
   coded_.assign(count, false);
   for (size_t i = 0; i < count; ++i) {
     const DecodeRow& row = step.decodes()[i];
-    if (row.seen.zone.empty()) {
+    if (row.seen.zone.empty() && row.cut) {
+      Decline("no room for codes");
+    } else if (row.seen.zone.empty()) {
       ++counts_.exact;
     } else if (gate_.Exact()) {
       ++counts_.gated;
@@ -28,7 +30,9 @@ void PagedLayer::Decode(const PagedStep& step) {
   }
   Answer(step);
   for (size_t i = 0; i < count; ++i) {
-    if (coded_[i]) ++counts_.coded, Watch(step.decodes()[i]);
+    if (!coded_[i]) continue;
+    ++counts_.coded, counts_.cut += static_cast<int64_t>(step.decodes()[i].cut);
+    Watch(step.decodes()[i]);
   }
 }
 

@@ -27,7 +27,8 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
                                               float softcap, int64_t min_tokens, int top_k, double beta, int refine,
                                               int sink, int local, bool tail, double gate, double prompt_mass,
                                               int64_t prompt_min, const std::string& profile, const std::string& rope,
-                                              const std::string& rope_style, int threads) {
+                                              const std::string& layer_ropes, const std::string& rope_style,
+                                              int64_t codes_bytes, int threads) {
   if (num_blocks < 1) ThrowValueError("num_blocks: must be positive");
   if (block_size < kWindowTokens || block_size % kWindowTokens != 0) {
     ThrowValueError(absl::StrCat("block_size: must be a multiple of ", kWindowTokens, ", not ", block_size));
@@ -36,12 +37,14 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
   if (min_tokens < 1) ThrowValueError("min_tokens: must be positive");
   if (!(prompt_mass > 0 && prompt_mass <= 1)) ThrowValueError("prompt_mass: must be in (0, 1]");
   if (!(gate >= 0 && gate <= 1)) ThrowValueError("gate: must be in [0, 1]");
+  if (codes_bytes < 0) ThrowValueError("codes_bytes: must be 0 or more");
   if (rope_style != "half_split" && rope_style != "interleaved") {
     ThrowValueError(absl::StrCat("rope_style: must be half_split or interleaved, not '", rope_style, "'"));
   }
   const Rope::Style style = rope_style == "interleaved" ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
   PagedSettings settings;
   settings.block_size = block_size, settings.min_tokens = min_tokens, settings.gate = gate;
+  settings.codes_bytes = codes_bytes;
   settings.prompt.mass = prompt_mass, settings.prompt.least = prompt_min;
   CellConfig& config = settings.cells;
   config.geometry = {.num_layers = num_layers,
@@ -61,6 +64,9 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
       absl::StatusOr<Rope> turns = ParseRope(rope, head_dim, style, max_tokens);
       RaiseIfWrong(turns.status());
       config.geometry.rope = *std::move(turns);
+      absl::StatusOr<LayerRopes> others = ParseLayerRopes(layer_ropes, head_dim, style, max_tokens);
+      RaiseIfWrong(others.status());
+      config.geometry.layer_ropes = *std::move(others);
     }
     config.codec.name = "balanced", config.codec.profile_name = profile;
     config.codec.profile = std::make_shared<const Profile>(*std::move(read));
@@ -72,7 +78,9 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
   slots.sink = 0;  // windows begin with the first slot; what a text's first tokens are, a step tells
   absl::StatusOr<std::unique_ptr<CellContext>> context = CellContext::Create(slots);
   RaiseIfWrong(context.status());
-  return std::make_shared<PagedAttention>(std::move(settings), num_blocks, *std::move(context), threads);
+  auto made = PagedAttention::Create(std::move(settings), num_blocks, *std::move(context), threads);
+  RaiseIfWrong(made.status());
+  return *std::move(made);
 }
 
 }  // namespace
@@ -90,8 +98,8 @@ void AddPagedClasses(nb::module_& module) {
            arg("head_dim"), arg("num_blocks"), arg("block_size"), arg("max_tokens"), arg("scale"),
            arg("softcap") = 0.0f, arg("min_tokens") = 2048, arg("top_k") = 100, arg("beta") = 0.0, arg("refine") = 100,
            arg("sink") = 64, arg("local") = 256, arg("tail") = true, arg("gate") = kGateBound, arg("prompt_mass") = 1.0,
-           arg("prompt_min") = 2048, arg("profile") = "", arg("rope") = "", arg("rope_style") = "half_split",
-           arg("threads") = 0)
+           arg("prompt_min") = 2048, arg("profile") = "", arg("rope") = "", arg("layer_ropes") = "",
+           arg("rope_style") = "half_split", arg("codes_bytes") = 0, arg("threads") = 0)
       .def(
           "layer",
           [](const std::shared_ptr<PagedAttention>& self, int number, nb::handle cache) {
@@ -104,6 +112,7 @@ void AddPagedClasses(nb::module_& module) {
             return std::make_unique<PagedStep>(&self, query_start, seq_lens, block_table);
           },
           arg("query_start"), arg("seq_lens"), arg("block_table"), nb::keep_alive<0, 1>())
+      .def_prop_ro("code_blocks", &PagedAttention::code_blocks)
       .def_prop_ro("openmp", [](PagedAttention& self) { return self.team().openmp(); })
       .def_prop_ro("threads", [](PagedAttention& self) { return self.team().threads(); });
 }

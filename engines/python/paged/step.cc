@@ -44,8 +44,9 @@ std::vector<int64_t> BlocksOf(const PagedAttention& attention, const HostTensor&
 }
 
 // Windows are of slots, and a block is a whole number of them. Those between the text's first `sink` tokens and its
-// last `local` ones are the zone.
-void Divide(const PagedSettings& settings, const std::vector<int64_t>& blocks, DecodeRow* row) {
+// last `local` ones are the zone, but for blocks that may have no codes.
+void Divide(const PagedAttention& attention, const std::vector<int64_t>& blocks, DecodeRow* row) {
+  const PagedSettings& settings = attention.settings();
   const int64_t size = settings.block_size, length = row->length;
   const int64_t sink = (settings.cells.sink + kWindowTokens - 1) / kWindowTokens * kWindowTokens;
   const int64_t end = std::max<int64_t>(length - settings.cells.local, 0) / kWindowTokens * kWindowTokens;
@@ -56,7 +57,9 @@ void Divide(const PagedSettings& settings, const std::vector<int64_t>& blocks, D
     seen->all.push_back({slot, slot + last - first});
     if (!zone) continue;
     const auto within = [&](int64_t token) { return slot + std::clamp(token, first, last) - first; };
-    const int64_t from = within(sink), to = within(end);
+    const int64_t from = within(sink);
+    int64_t to = within(end);
+    if (to > from && blocks[b] >= attention.code_blocks()) row->cut = true, to = from;
     if (from > slot) seen->dense.push_back({slot, from});
     if (to > from) {
       seen->zone.push_back({from / kWindowTokens, to / kWindowTokens});
@@ -93,8 +96,8 @@ PagedStep::PagedStep(PagedAttention* attention, nb::handle query_start, nb::hand
     longest_ = std::max(longest_, length);
     if (rows >= kPromptTokens) longest_prompt_ = std::max(longest_prompt_, length);
     if (rows == 1) {
-      decodes_.push_back({starts[i], length, length >= attention->settings().min_tokens, {}});
-      Divide(attention->settings(), of_text, &decodes_.back());
+      decodes_.push_back({starts[i], length, length >= attention->settings().min_tokens, false, {}});
+      Divide(*attention, of_text, &decodes_.back());
     } else {
       prompts_.push_back({starts[i], length, of_text,
                           std::make_unique<PromptMask>(

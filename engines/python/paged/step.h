@@ -22,6 +22,7 @@ struct DecodeRow {
   int64_t token = 0;  // of the step
   int64_t length = 0;
   bool coded = false;
+  bool cut = false;  // a part of it lies in blocks that may have no codes
   SeenCells seen;
 };
 
