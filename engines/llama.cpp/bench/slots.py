@@ -66,24 +66,29 @@ class Server:
             self.port = found.getsockname()[1]
         slot = args.tokens + 4 * args.steps + 128
         # Texts are longer than the model was trained for: a server would cut its slots back to that.
-        architecture = "llama"
         command = [args.server, "-m", args.model, "-c", str(args.chats * slot), "-np", str(args.chats), "-t", str(args.threads),
                    "-tb", str(args.threads), "-b", "512", "-ub", "512", "-fa", "on", "-ot", "zzz=CPU", "--no-kv-unified", "--cache-ram", "0",
-                   "--no-warmup", "--slot-save-path", str(folder), "--override-kv", f"{architecture}.context_length=int:{slot}",
+                   "--no-warmup", "--slot-save-path", str(folder), "--override-kv", f"llama.context_length=int:{slot}",
                    "--host", "127.0.0.1", "--port", str(self.port)]  # fmt: skip
         self.log = open(folder / "server.log", "ab")  # noqa: SIM115 - as long as the process
         begin = time.monotonic()
         environment = {name: value for name, value in os.environ.items() if name != "GGML_BACKEND_PATH"}
         self.process = subprocess.Popen(command, env={**environment, **more}, stdout=self.log, stderr=self.log)
-        while True:
-            if self.process.poll() is not None or time.monotonic() > begin + 600:
-                last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
-                raise Failure(f"{args.server} does not start: {' | '.join(last)}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
-                if answer.status == 200:
-                    break
-            time.sleep(0.05)
+        try:
+            while not self.is_healthy():
+                if self.process.poll() is not None or time.monotonic() > begin + 600:
+                    last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
+                    raise Failure(f"{args.server} does not start: {' | '.join(last)}")
+                time.sleep(0.05)
+        except BaseException:
+            self.end(signal.SIGKILL)
+            raise
         self.start_s = time.monotonic() - begin
+
+    def is_healthy(self):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
+            return answer.status == 200
+        return False
 
     def post(self, path, body):
         request = urllib.request.Request(
@@ -194,6 +199,7 @@ def measure(args):
 
 def main(argv):
     args = parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are ended
     try:
         print(json.dumps(measure(args), indent=1))
     except (Failure, OSError, ValueError, subprocess.TimeoutExpired) as failure:

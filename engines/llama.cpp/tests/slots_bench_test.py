@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -53,8 +54,6 @@ def serve(arguments):
 
 
 def wait(_):
-    import time
-
     time.sleep(600)
 
 
@@ -93,6 +92,25 @@ class SlotsTest(unittest.TestCase):
         self.assertEqual(said[0], "slots: with a full cache")
         self.assertRegex(said[1], r"^--slots: .*llama-server does not start: error: no such model \| llama-server: exiting$")
         self.assertEqual(len(said), 2)
+
+    def test_ended_early_it_ends_its_servers(self):
+        with tempfile.TemporaryDirectory() as place:
+            program = Path(place) / "llama-server"
+            # Never healthy; says which process it is.
+            program.write_text(f"#!/bin/sh\necho $$ > {place}/pid\nexec sleep 600\n")
+            program.chmod(0o755)
+            (Path(place) / "text").write_text("x")
+            files = ["--server", program, "--seined", program, "--model", "m", "--plugin", "p", "--text", f"{place}/text"]
+            process = subprocess.Popen([sys.executable, "-B", SLOTS, *files], stderr=subprocess.DEVNULL)
+            pid = Path(place) / "pid"
+            for _ in range(100):
+                if pid.exists() and pid.read_text().strip():
+                    break
+                time.sleep(0.1)
+            process.terminate()
+            self.assertEqual(process.wait(timeout=30), 143)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(pid.read_text()), 0)
 
     def test_what_chats_share_is_shorter_than_they_are(self):
         done = self.run_slots("--tokens", "40", "--shared", "40")
