@@ -35,15 +35,17 @@ RowFormat ChecksumFormat(const IndexConfig& config) {
 PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, SlabPool* pool) {
   const int length = ChunkTokens(config);
   const bool pooled = format->Bytes(length) < SlabPool::kSlabBytes / 2;  // larger ones fill huge pages themselves
-  return {format, MemoryKind::kStore, length, kMinChunkTokens, 1, pooled ? pool : nullptr};
+  const bool mirrored = config.kv_store == KvStore::kKeysValues && !config.subspace;
+  return {format, MemoryKind::kStore, length, kMinChunkTokens, 1, pooled ? pool : nullptr, 0, mirrored};
 }
 
 RowFormat WindowFormat(int heads, const Geometry& geometry) {
   return RowFormat(heads, static_cast<int>(host::WindowMeansBytes(geometry.head_dim)));
 }
 
-PieceList::Shape WindowShape(const RowFormat* format, int length) {
-  return {format, MemoryKind::kStore, length, 1, 1, nullptr, kWindowGrowth};
+// Means lie on the device too where that attends: of a layer it would read more of them than of all else.
+PieceList::Shape WindowShape(const RowFormat* format, int length, const IndexConfig& config) {
+  return {format, MemoryKind::kStore, length, 1, 1, nullptr, kWindowGrowth, !config.subspace};
 }
 
 }  // namespace
@@ -68,8 +70,8 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       row_shape(RowShape(&rows, config, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       windows(WindowFormat(config.geometry.num_kv_heads, config.geometry)),
-      window_shape(WindowShape(&windows, kChunkWindows)),
-      earlier_window_shape(WindowShape(&windows, kEarlierChunkWindows)),
+      window_shape(WindowShape(&windows, kChunkWindows, config)),
+      earlier_window_shape(WindowShape(&windows, kEarlierChunkWindows, config)),
       codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision),
       head_rows(1, rows.row_bytes()),
       head_checksums(1, sizeof(uint32_t)),
@@ -79,8 +81,8 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       head_row_shape(RowShape(&head_rows, config, &head_row_pool)),
       head_checksum_shape{&head_checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
-      head_window_shape(WindowShape(&head_windows, kChunkWindows)),
-      earlier_head_window_shape(WindowShape(&head_windows, kEarlierChunkWindows)),
+      head_window_shape(WindowShape(&head_windows, kChunkWindows, config)),
+      earlier_head_window_shape(WindowShape(&head_windows, kEarlierChunkWindows, config)),
       head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {
   const bool whole = config.kv_store == KvStore::kKeysValues && !config.eviction && !config.subspace;
   if (quality == nullptr || config.gate <= 0 || !whole) return;

@@ -44,16 +44,29 @@ class Checked {
 };
 
 // [num_tokens, num_kv_heads, head_dim] in the index's dtype, row-major, dense. `bytes` is checked against the shape.
+// Or in the memory of the device that the backend searches on: as what `stream`, a cudaStream_t, has when the call
+// comes leaves it. Without such a device INVALID_ARGUMENT.
 struct TensorView {
   const void* data = nullptr;
   int64_t num_tokens = 0;
   size_t bytes = 0;
+  bool on_device = false;
+  void* stream = nullptr;
 };
 
 // [num_tokens, num_q_heads, head_dim] after RoPE, fp32, of the last num_tokens positions of an append.
 struct QueryView {
   const float* data = nullptr;
   int64_t num_tokens = 0;
+};
+
+// An item's tensors in the memory of the device that the backend searches on. Queries are not looked at there: NaN
+// gives NaN, and nothing is learnt of them. `stream`: as TensorView's; what a call writes is there when it returns.
+struct DeviceTensors {
+  const float* queries = nullptr;  // as RetrieveItem's
+  float* output = nullptr;         // Attend alone, as AttendAnswer's, which stay empty; both, or neither
+  float* log_sum_exp = nullptr;
+  void* stream = nullptr;
 };
 
 struct RetrieveItem {
@@ -73,6 +86,9 @@ struct RetrieveItem {
   // sees all. ItemAnswer::status: INVALID_ARGUMENT, field queries: of more tokens than the layer holds, or low-rank
   // rows.
   int64_t prompt_tokens = 0;
+  // In place of `queries`. It must outlive the call. ItemAnswer::status: INVALID_ARGUMENT, field device: the backend
+  // has no device that attends, the index looks at queries (eviction, subspace), or a prompt's.
+  const DeviceTensors* device = nullptr;
 };
 
 // How an item was answered: from the codes; everything is dense; by the exact scores of every stored key, as asked for
@@ -117,6 +133,7 @@ struct AttendAnswer {
   std::vector<float> output;       // [num_q_heads, head_dim], a prompt's [prompt_tokens, num_q_heads, head_dim]
   std::vector<float> log_sum_exp;  // [num_q_heads], natural, of the scaled logits; [prompt_tokens, num_q_heads]
   int64_t attended_tokens = 0;     // of all query heads, and a prompt's tokens, together, without what the tail counts
+  bool on_device = false;          // attended by the device that searched, and not by the host
   bool tail = false;               // whether it was counted in; with nothing to search there is none
   bool codes_outgrown = false;     // as ItemAnswer's
   ItemAnswer selected;             // if attention.with_positions

@@ -14,6 +14,7 @@
 
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
+#include "kernels/ops/attend/attention.h"
 #include "kernels/ops/learn/oja.h"
 #include "kernels/ops/low_rank/low_rank.h"
 #include "kernels/ops/query/search.h"
@@ -82,6 +83,41 @@ struct CountTask {
   uint32_t* counts = nullptr;  // [head_dim / 8][256] in MemorySpace::kCodes
 };
 
+// One KV head's attention on a device (DeviceAttention).
+struct AttendTask {
+  // Rows and windows in the backend's buffers, of any space; no low-rank rows, window_runs or `attended`. Places are
+  // below 2^30. Sets and logits are looked at where `search` is negative.
+  cpu::AttentionTask attention;
+  int search = -1;          // of the call's searches: its sets are attended, and its scores are logits under kPerQHead
+  float* output = nullptr;  // [group, head_dim]
+  float* log_sum_exp = nullptr;  // [group]
+  // Queries, and output and log_sum_exp, lie in the device's memory; then after what `stream`, a cudaStream_t, has by
+  // now. A search says so of its own queries.
+  bool device_queries = false, device_output = false;
+  void* stream = nullptr;
+  int64_t attended = 0;  // filled in: as cpu::Attend returns
+};
+
+// Attention by the device that searches, over the rows where they lie: what is found is attended without the host in
+// between. head_dim up to kMaxDeviceHeadDim. Within 1e-5 of cpu::Attend.
+class DeviceAttention {
+ public:
+  virtual ~DeviceAttention() = default;
+  // Searches as Backend::Search does, into found [num_searches], and attends. Either count may be 0.
+  [[nodiscard]] virtual Outcome Attend(const SearchTask* searches, int num_searches, const SearchParams& params,
+                                       SearchOutput* found, AttendTask* tasks, int count) = 0;
+  // Backend::Copy, after what `stream`, a cudaStream_t of the caller's, has by now; sources may be the caller's, on the
+  // device. They count as copied to the host.
+  [[nodiscard]] virtual Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) = 0;
+  // Whether a caller's stream can be waited for: not while it is captured into a graph. Else nothing may name it.
+  virtual bool CanAwait(void* stream) = 0;
+  // Bytes that calls have copied so far, arguments to the device and answers and CopyAfter's to the host.
+  struct Copied {
+    int64_t to_device = 0, to_host = 0;
+  };
+  virtual Copied copied() = 0;
+};
+
 // May be called on the thread that called an operation, before each task that it works on itself: `left` of the
 // operation's tasks are not begun. A moment for something short that does not call the backend. May be empty.
 using ProgressCallback = std::function<void(int left)>;
@@ -115,6 +151,9 @@ class Backend {
     return Search(tasks, count, params, outputs, {});
   }
 
+  // nullptr: the host attends what a search has found (cpu::Attend). Lives as long as the backend.
+  virtual DeviceAttention* attention() { return nullptr; }
+
   // Eviction's, on the host's memory, in parallel too: keys are MemorySpace::kStore's, all else is any memory.
   [[nodiscard]] virtual Outcome Sum(const SumTask* tasks, int count) = 0;
   [[nodiscard]] virtual Outcome Score(const ScoreTask* tasks, int count) = 0;
@@ -135,8 +174,9 @@ class Backend {
 // `threads` = 0: one per core. 1: everything on the calling thread.
 std::unique_ptr<Backend> MakeCpuBackend(int threads);
 
-// "cpu", "cuda", or "auto": cuda where this build and the machine have it, else cpu. *why: under "auto", why it is the
-// CPU; else, with nullptr, what is missing.
+// "cpu", "cuda" or "cuda:N" of an ordinal, or "auto": cuda where this build and the machine have it and a trial of some
+// tenths of a second finds it faster (backends/faster.h), else cpu. *why: under "auto", why it is the CPU; else, with
+// nullptr, what is missing.
 std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::string* why);
 
 }  // namespace seine

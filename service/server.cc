@@ -68,6 +68,8 @@ class ServerImpl final : public Server {
     if (!address.ok()) return address.status();
     if (auto s = Guard(options, *address); !s.ok()) return s;
     if (auto s = OpenIdleTier(options.idle); !s.ok()) return s;
+    if (auto s = Validate(options.fleet); !s.ok()) return s;
+    if (!options.fleet.file.empty()) core_.fleet = std::make_unique<FleetWatch>(options.fleet, core_.tls);
     const std::shared_ptr<Tenant> own = core_.access == nullptr ? nullptr : core_.access->tenant("");
     for (const IndexConfig& config : options.indexes) {
       if (auto index = core_.catalog.Create(config, own.get()); !index.ok()) {
@@ -145,6 +147,7 @@ class ServerImpl final : public Server {
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     core_.metrics_address = http_->address();
+    if (options.metrics_page) core_.page = absl::StrCat("http://", core_.metrics_address, "/page/");
     return absl::OkStatus();
   }
   std::string WhyNotReady() const {

@@ -168,6 +168,9 @@ std::string ToText(const ServiceFlags& f, const ServiceResult& r) {
   absl::StrAppendFormat(&text,
                         "\n%.0f steps/s; prefill %.0f tokens/s over the wire; append in process %.2f M keys/s a core\n",
                         r.steps_per_s, r.tokens_per_s_append, r.append_keys_per_s_core / 1e6);
+  if (local > 0) {
+    absl::StrAppendFormat(&text, "a step over the wire takes %.2f times one in process (medians)\n", remote / local);
+  }
   if (r.errors > 0) absl::StrAppend(&text, "errors: ", r.errors, ", first: ", r.first_error, "\n");
   return text;
 }

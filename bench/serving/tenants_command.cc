@@ -178,6 +178,10 @@ std::string TenantsToText(const TenantsJson& j) {
                         double(j["loud"]["goodput_steps_per_s"]), double(j["loud"]["goodput_vs_peak"]),
                         double(j["prefill"]["tokens_per_s"]), double(j["prefill"]["tokens_vs_alone"]),
                         double(j["memory"]["peak_vs_allowed"]));
+  absl::StrAppendFormat(&text,
+                        "the steady tenant's p99 is %.2f times what it is alone beside the loud one, %.2f times beside "
+                        "prefills\n",
+                        double(j["beside_loud"]["p99_ratio"]), double(j["beside_prefill"]["p99_ratio"]));
   return text;
 }
 

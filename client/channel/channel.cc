@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/channel/channel_security.h"
-#include "client/channel/endpoint.h"
 #include "client/convert/convert.h"
+#include "profile/io/endpoint.h"
 
 namespace seine::client {
 

@@ -1,8 +1,6 @@
 #include "client/channel/channel_security.h"
 
-#include <arpa/inet.h>
 #include <grpcpp/support/client_interceptor.h>
-#include <netinet/in.h>
 
 #include <chrono>
 #include <utility>
@@ -11,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/channel/endpoint.h"
+#include "profile/io/endpoint.h"
 #include "profile/io/file.h"
 #include "seine/v1/admin_service.grpc.pb.h"
 
@@ -50,13 +48,6 @@ class TokenInterceptors final : public experimental::ClientInterceptorFactoryInt
  private:
   const std::string token_;
 };
-
-bool IsLoopback(const std::string& endpoint) {
-  const std::string host = endpoint.substr(0, endpoint.rfind(':'));
-  in_addr v4;
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  return host == "localhost" || host == "[::1]";
-}
 
 absl::Status ReadPem(const char* field, const std::string& path, std::string* text) {
   if (path.empty()) return absl::OkStatus();

@@ -16,6 +16,7 @@
 #include "engines/python/connections/connection.h"
 #include "engines/python/connections/of_this_process.h"
 #include "engines/python/paged/paged.h"
+#include "engines/python/profile.h"
 #include "engines/python/prompt.h"
 #include "engines/python/step.h"
 #include "engines/python/tensor_file.h"
@@ -252,6 +253,7 @@ NB_MODULE(_native, module) {
   MakeNames();
   AddNativeError(module);
   AddPagedClasses(module);
+  AddProfileClasses(module);
   AddPromptClasses(module);
   AddTensorFile(module);
   nb::class_<Stream>(module, "Stream")

@@ -1,6 +1,5 @@
-// Attention of a batch over what its search has chosen and what is dense: one task for each (item, KV head), on the
-// host's threads. Keys, values and the means of windows lie in the host's memory with every backend (page-locked under
-// a device), so a device only searches.
+// Attention of a batch over what its search has chosen and what is dense: one task for each (item, KV head), by the
+// device that searches, which reads keys, values and the means of windows where they lie, else on the host's threads.
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -39,17 +38,17 @@ SearchParams WithScale(const SearchParams& params, float scale, int head_dim) {
   return scaled;
 }
 
-HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams& params, bool tail, size_t target,
-                int kv_head) {
+HeadTask TaskOf(const SearchBatch& batch, const Geometry& g, const SearchParams& params, bool tail, bool on_device,
+                size_t target, int kv_head) {
   HeadTask task;
   task.kv_head = kv_head;
   host::AttentionTask& a = task.attention;
   const SearchBatch::Target& of = batch.targets()[target];
-  a.queries = of.item->queries + int64_t{kv_head} * g.group() * g.head_dim;
+  a.queries = QueriesOf(*of.item) + int64_t{kv_head} * g.group() * g.head_dim;
   a.group = g.group();
   a.scale = params.softmax_scale;
   const bool searched = batch.Searched(target, kv_head);
-  of.layer().FillAttention(kv_head, batch.ZoneKeys(target, kv_head), tail, &a);
+  of.layer().FillAttention(kv_head, batch.ZoneKeys(target, kv_head), tail, on_device, &a);
   if (!searched) return task;
   const SearchOutput& found = batch.Found(target, kv_head);
   a.sets = &found.positions;
@@ -68,6 +67,52 @@ double WorkNs(const host::AttentionTask& task) {
   return rows * kRowNs;
 }
 
+float* OutputOf(const Geometry& g, const HeadTask& task) {
+  return task.answer->output.data() + int64_t{task.kv_head} * g.group() * g.head_dim;
+}
+float* LogSumExpOf(const Geometry& g, const HeadTask& task) {
+  return task.answer->log_sum_exp.data() + int64_t{task.kv_head} * g.group();
+}
+
+void TakeCounts(const std::vector<HeadTask>& tasks) {
+  for (const HeadTask& task : tasks) {
+    task.answer->attended_tokens += task.attended;
+    task.answer->times.Add(task.times);
+    task.answer->tail = task.answer->tail || task.attention.num_windows > 0;
+  }
+}
+
+// The device that attends what it finds; nullptr: the host does. Low-rank rows are the host's, and attention whose
+// weights are added up.
+DeviceAttention* DeviceOf(const Context& context) {
+  const bool plain = !context.config.subspace && !context.eviction.accumulates();
+  return plain && context.config.geometry.head_dim <= kMaxDeviceHeadDim ? context.backend->attention() : nullptr;
+}
+
+// Searches a batch that is prepared and attends, [targets][num_kv_heads] tasks.
+absl::Status AttendOn(DeviceAttention* device, const Geometry& g, SearchBatch* batch, std::vector<HeadTask>* tasks) {
+  std::vector<AttendTask> of_device(tasks->size());
+  for (size_t i = 0; i < tasks->size(); ++i) {
+    HeadTask& task = (*tasks)[i];
+    of_device[i].attention = task.attention;
+    of_device[i].search = batch->SearchOf(i / g.num_kv_heads, task.kv_head);
+    const DeviceTensors* const theirs = batch->targets()[i / g.num_kv_heads].item->device;
+    if (theirs != nullptr) {
+      of_device[i].device_queries = true;
+      of_device[i].device_output = theirs->output != nullptr;
+      of_device[i].stream = theirs->stream;
+    }
+    const int64_t first = int64_t{task.kv_head} * g.group();
+    of_device[i].output = of_device[i].device_output ? theirs->output + first * g.head_dim : OutputOf(g, task);
+    of_device[i].log_sum_exp = of_device[i].device_output ? theirs->log_sum_exp + first : LogSumExpOf(g, task);
+    task.answer->on_device = true;
+  }
+  if (absl::Status s = batch->Attend(device, &of_device); !s.ok()) return s;
+  for (size_t i = 0; i < tasks->size(); ++i) (*tasks)[i].attended = of_device[i].attended;
+  TakeCounts(*tasks);
+  return absl::OkStatus();
+}
+
 // Every head's output, log-sum-exp and counts into its answer.
 void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks, const ProgressCallback& progress) {
   double work = 0;
@@ -77,9 +122,7 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
   const auto attend = [&](int i) {
     if (progress && std::this_thread::get_id() == caller) progress(count - i);
     HeadTask& task = (*tasks)[i];
-    const int64_t q_head = int64_t{task.kv_head} * g.group();
-    task.attended = host::Attend(task.attention, task.answer->output.data() + q_head * g.head_dim,
-                                 task.answer->log_sum_exp.data() + q_head, &task.times,
+    task.attended = host::Attend(task.attention, OutputOf(g, task), LogSumExpOf(g, task), &task.times,
                                  i + 1 < count ? &(*tasks)[i + 1].attention : nullptr);
   };
   if (work > kWorthSharingNs) {
@@ -87,11 +130,7 @@ void AttendAll(const Geometry& g, Backend* backend, std::vector<HeadTask>* tasks
   } else {
     for (int i = 0; i < count && !StopRequested(); ++i) attend(i);
   }
-  for (const HeadTask& task : *tasks) {
-    task.answer->attended_tokens += task.attended;
-    task.answer->times.Add(task.times);
-    task.answer->tail = task.answer->tail || task.attention.num_windows > 0;
-  }
+  TakeCounts(*tasks);
 }
 
 }  // namespace
@@ -127,7 +166,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     const bool of_prompt = items[i].prompt_tokens > 0;
     if (sequence.ok()) {
       const int64_t tokens = (*sequence)->layers[items[i].layer]->totals().length;
-      LayerGate* const gate = context_.GateOf(items[i], scaled, *attention, tokens);
+      LayerGate* const gate =
+          items[i].device != nullptr ? nullptr : context_.GateOf(items[i], scaled, *attention, tokens);
       if (gate != nullptr && gate->Exact()) {
         if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
         prompts.push_back({*std::move(sequence), i});
@@ -145,7 +185,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
-  if (absl::Status s = batch.Search(scaled, {}); !s.ok()) return s;
+  DeviceAttention* const device = DeviceOf(context_);
+  if (absl::Status s = device != nullptr ? batch.Prepare(scaled) : batch.Search(scaled, {}); !s.ok()) return s;
   for (const SearchBatch::Refused& refused : batch.refused()) answers[refused.place].status = refused.status;
   std::vector<HeadTask> tasks;
   tasks.reserve(batch.targets().size() * g.num_kv_heads);
@@ -154,11 +195,15 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     answer.path = batch.PathOf(t);
     answer.codes_outgrown = batch.CodesOutgrown(t);
     answer.num_tokens = batch.targets()[t].layer().length();
-    answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
-    answer.log_sum_exp.resize(g.num_q_heads);
+    const DeviceTensors* const theirs = batch.targets()[t].item->device;
+    if (theirs == nullptr || theirs->output == nullptr) {
+      answer.output.resize(int64_t{g.num_q_heads} * g.head_dim);
+      answer.log_sum_exp.resize(g.num_q_heads);
+    }
     for (int h = 0; h < g.num_kv_heads; ++h) {
       const bool searches = batch.targets()[t].item->positions == nullptr;
-      tasks.push_back(TaskOf(batch, g, scaled, attention->tail.value_or(usual_tail && searches), t, h));
+      tasks.push_back(
+          TaskOf(batch, g, scaled, attention->tail.value_or(usual_tail && searches), device != nullptr, t, h));
       tasks.back().answer = &answer;
       tasks.back().attention.softcap = attention->softcap;
     }
@@ -168,7 +213,11 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   }
   {
     const StageClock clock(context_.counts.get(), Stage::kAttend);
-    AttendAll(g, context_.backend, &tasks, progress);
+    if (device == nullptr) {
+      AttendAll(g, context_.backend, &tasks, progress);
+    } else if (absl::Status s = AttendOn(device, g, &batch, &tasks); !s.ok()) {
+      return s;
+    }
   }
   if (context_.own_counts != nullptr) {
     int64_t attended = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "index/bytes/pace.h"
 #include "index/calls/evict.h"
+#include "index/calls/host_copies.h"
 #include "index/calls/subspaces.h"
 #include "index/quality/monitor.h"
 #include "index/sequence/layer_lock.h"
@@ -188,6 +189,13 @@ absl::Status IndexImpl::Truncate(const SequenceHandle& handle, int64_t position,
 absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int layer, int64_t position,
                                           const TensorView& keys, const TensorView& values, const QueryView& queries,
                                           RetainedReport report, Retained* retained) {
+  if (keys.on_device || values.on_device) {
+    HostCopies copies(&context_);
+    const absl::StatusOr<TensorView> host_keys = copies.Of("keys", keys), host_values = copies.Of("values", values);
+    if (!host_keys.ok()) return host_keys.status();
+    if (!host_values.ok()) return host_values.status();
+    return Append(handle, layer, position, *host_keys, *host_values, queries, report, retained);
+  }
   absl::StatusOr<SequenceRef> sequence = sequences_.Find(handle);
   if (!sequence.ok()) return sequence.status();
   if (absl::Status s = checks_.CheckAppend(layer, position, keys, values, queries); !s.ok()) return s;

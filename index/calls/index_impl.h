@@ -120,6 +120,7 @@ class IndexImpl : public Index {
   absl::StatusOr<SequenceRef> FindLayer(const SequenceHandle& handle, int layer) const;
   absl::StatusOr<SequenceRef> SubspaceLayer(const SequenceHandle& handle, int layer) const;
   absl::StatusOr<SequenceRef> CheckItem(const RetrieveItem& item) const;
+  absl::Status CheckDevice(const RetrieveItem& item) const;
   void RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const;
 
   const Context context_;

@@ -16,6 +16,12 @@ absl::StatusOr<SequenceRef> IndexImpl::CheckItem(const RetrieveItem& item) const
   if (!sequence.ok()) return sequence;
   const Geometry& g = context_.config.geometry;
   if (absl::Status s = checks_.CheckLayer(item.layer); !s.ok()) return s;
+  if (item.device != nullptr) {
+    if (absl::Status s = CheckDevice(item); !s.ok()) return s;
+    NoteStep();
+    if (context_.counts != nullptr) (*sequence)->use.Asked(item.layer, context_.counts.get());
+    return sequence;
+  }
   if (item.queries == nullptr) return BadField("queries", "no data");
   NoteStep();
   const ConstRows rows{item.queries, g.head_dim * sizeof(float), DType::kFloat32};
@@ -27,9 +33,29 @@ absl::StatusOr<SequenceRef> IndexImpl::CheckItem(const RetrieveItem& item) const
                   bad % g.num_q_heads, " holds NaN or infinity, or its norm overflows");
 }
 
+absl::Status IndexImpl::CheckDevice(const RetrieveItem& item) const {
+  const DeviceTensors& device = *item.device;
+  if (context_.backend->attention() == nullptr) {
+    return BadField("device", "given, and the backend ", context_.backend->name(), " has none that attends");
+  }
+  if (context_.config.subspace || context_.eviction.accumulates() || context_.kept_queries() > 0) {
+    return BadField("device", "given, and the index looks at queries (eviction, subspace)");
+  }
+  if (item.prompt_tokens > 0) return BadField("device", "given with a prompt's queries");
+  if (device.queries == nullptr) return BadField("device", "no queries");
+  if ((device.output == nullptr) != (device.log_sum_exp == nullptr)) {
+    return BadField("device", "output and log_sum_exp are given together");
+  }
+  if (!context_.backend->attention()->CanAwait(device.stream)) {
+    return BadField("device", "its stream is captured into a graph, which cannot hold a call");
+  }
+  return absl::OkStatus();
+}
+
 // A decode step asks at the position of the token that it has just appended. One that asks first is a token early,
 // which matters to no moment.
 void IndexImpl::RecordQueries(const SequenceRef& sequence, const RetrieveItem& item, int64_t num_tokens) const {
+  if (item.device != nullptr) return;
   if (sequence->layers[item.layer]->RecordQueries(num_tokens - 1, item.queries)) reencoder_.Add(sequence, item.layer);
 }
 

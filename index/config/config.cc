@@ -249,7 +249,7 @@ int QueriesKept(const IndexConfig& config) {
   if (e.keep_queries) return *e.keep_queries;
   const auto scorer = MakeScorer(e.scorer);
   if (!scorer.ok() || ((*scorer)->takes_profile() && HasEvictionProfile(config))) return 0;
-  return static_cast<int>((*scorer)->usual_queries());
+  return static_cast<int>((*scorer)->default_query_window());
 }
 
 CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {

@@ -154,8 +154,8 @@ struct AttentionParams {
   double prompt_mass = 1;
 };
 
-// eviction.keep_queries, or where it is absent what the scorer needs (Scorer::usual_queries): none where a profile
-// stands in for them.
+// eviction.keep_queries, or where it is absent what the scorer needs (Scorer::default_query_window): none where a
+// profile stands in for them.
 int QueriesKept(const IndexConfig& config);
 
 // eviction.horizon, or where it is absent what stands in for it.

@@ -77,7 +77,8 @@ bool QualityMonitor::WantedByGate(const SearchBatch& batch, size_t target, const
 void QualityMonitor::Sample(const SearchBatch& batch, const AttentionParams* attention) noexcept {
   if (batch.context().config.kv_store == KvStore::kNone || batch.params().method == Method::kExact) return;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
-    if (batch.PathOf(t) == Path::kDense || batch.targets()[t].item->positions != nullptr) continue;
+    const RetrieveItem& item = *batch.targets()[t].item;
+    if (batch.PathOf(t) == Path::kDense || item.positions != nullptr || item.device != nullptr) continue;
     const bool of_gate = attention != nullptr && WantedByGate(batch, t, *attention);
     const bool by_chance = Chosen();
     if (!of_gate && !by_chance) continue;

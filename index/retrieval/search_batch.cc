@@ -95,7 +95,7 @@ absl::Status SearchBatch::Lock() {
 }
 
 // A task for each head that has something to search and is not told what it would find.
-absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
+absl::Status SearchBatch::FillTasks() {
   const Geometry& g = context_.config.geometry;
   for (size_t t = 0; t < targets_.size(); ++t) {
     const RetrieveItem& item = *targets_[t].item;
@@ -103,11 +103,13 @@ absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
       const Layer& layer = targets_[t].layer();
       const int64_t zone_keys = KeysToSearch(context_.config, layer.cache(h), item);
       if (zone_keys == 0) continue;
-      slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks->size());
-      SearchTask& task = tasks->emplace_back();
+      slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks_.size());
+      SearchTask& task = tasks_.emplace_back();
       if (absl::Status s = layer.FillTask(h, params_, zone_keys, &task); !s.ok()) return s;
       task.group = g.group();
-      task.queries = item.queries + int64_t{h} * g.group() * g.head_dim;
+      task.queries = QueriesOf(item) + int64_t{h} * g.group() * g.head_dim;
+      task.device_queries = item.device != nullptr;
+      if (item.device != nullptr) task.stream = item.device->stream;
       // Plain keys are held for every place. So it is on a device too, whose answers are the CPU's.
       const bool beside = task.keys.chunks != nullptr && task.low_rank == nullptr;
       task.whole = beside && ReadsWhole(params_, task.group, zone_keys);
@@ -119,31 +121,43 @@ absl::Status SearchBatch::FillTasks(std::vector<SearchTask>* tasks) {
   return absl::OkStatus();
 }
 
-absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallback& progress) {
+absl::Status SearchBatch::Prepare(const SearchParams& params) {
   const Geometry& g = context_.config.geometry;
   params_ = params;
   if (absl::Status s = Lock(); !s.ok()) return s;
   RefuseWrong();
-  std::vector<SearchTask> tasks;
-  tasks.reserve(targets_.size() * g.num_kv_heads);
+  tasks_.reserve(targets_.size() * g.num_kv_heads);
   slots_.assign(targets_.size() * g.num_kv_heads, -1);
-  absl::Status status = FillTasks(&tasks);
-  outputs_.resize(tasks.size());
-  for (SearchOutput& output : outputs_) output.Clear();
-  if (status.ok() && !tasks.empty()) {
-    const Outcome outcome =
-        context_.backend->Search(tasks.data(), static_cast<int>(tasks.size()), params, outputs_.data(), progress);
-    status = StatusOf(*context_.backend, outcome);
-    if (outcome == Outcome::kDone && counted_ && context_.counts != nullptr) Count();
-  }
-  if (!status.ok()) {
+  if (absl::Status s = FillTasks(); !s.ok()) {
     Unlock();
-    return status;
+    return s;
   }
+  outputs_.resize(tasks_.size());
+  for (SearchOutput& output : outputs_) output.Clear();
   for (size_t t = 0; t < targets_.size(); ++t) {
     for (int h = 0; h < g.num_kv_heads; ++h) TakeGiven(t, h);
   }
   return absl::OkStatus();
+}
+
+absl::Status SearchBatch::After(Outcome outcome) {
+  if (outcome == Outcome::kDone && counted_ && context_.counts != nullptr) Count();
+  absl::Status status = StatusOf(*context_.backend, outcome);
+  if (!status.ok()) Unlock();
+  return status;
+}
+
+absl::Status SearchBatch::Search(const SearchParams& params, const ProgressCallback& progress) {
+  if (absl::Status s = Prepare(params); !s.ok()) return s;
+  if (tasks_.empty()) return absl::OkStatus();
+  return After(
+      context_.backend->Search(tasks_.data(), static_cast<int>(tasks_.size()), params, outputs_.data(), progress));
+}
+
+absl::Status SearchBatch::Attend(DeviceAttention* device, std::vector<AttendTask>* tasks) {
+  if (tasks->empty()) return absl::OkStatus();
+  return After(device->Attend(tasks_.data(), static_cast<int>(tasks_.size()), params_, outputs_.data(), tasks->data(),
+                              static_cast<int>(tasks->size())));
 }
 
 int64_t SearchBatch::ZoneKeys(size_t target, int kv_head) const {

@@ -15,6 +15,10 @@
 
 namespace seine {
 
+inline const float* QueriesOf(const RetrieveItem& item) {
+  return item.device != nullptr ? item.device->queries : item.queries;
+}
+
 // Not thread-safe. Add every item, then Search, then read what was found until Unlock.
 class SearchBatch {
  public:
@@ -47,9 +51,20 @@ class SearchBatch {
   // Locks the layers of all targets, shared, and searches every head that has a zone, unless the item gives positions.
   // RESOURCE_EXHAUSTED, UNAVAILABLE: the backend could not; StopStatus(). Nothing is locked then.
   absl::Status Search(const SearchParams& params, const ProgressCallback& progress);
+  // The same in steps, where a device attends what it finds: Prepare locks and says which heads are searched, by which
+  // search of the call (SearchOf; negative: none) and over how many keys; then Attend searches, with `tasks` beside it.
+  // Errors as of Search; of either step nothing is locked then.
+  absl::Status Prepare(const SearchParams& params);
+  int SearchOf(size_t target, int kv_head) const {
+    const int slot = Slot(target, kv_head);
+    return slot < static_cast<int>(tasks_.size()) ? slot : -1;
+  }
+  absl::Status Attend(DeviceAttention* device, std::vector<AttendTask>* tasks);
   // Has the layers of all targets keep what they were asked, for eviction; before Unlock.
   void KeepQueries() const {
-    for (const Target& target : targets_) target.layer().KeepQueries(target.item->queries);
+    for (const Target& target : targets_) {
+      if (target.item->device == nullptr) target.layer().KeepQueries(target.item->queries);
+    }
   }
   void Unlock() { locks_.clear(); }
 
@@ -71,7 +86,8 @@ class SearchBatch {
     return slots_[target * context_.config.geometry.num_kv_heads + kv_head];
   }
   absl::Status Lock();
-  absl::Status FillTasks(std::vector<SearchTask>* tasks);
+  absl::Status FillTasks();
+  absl::Status After(Outcome outcome);
   void TakeGiven(size_t target, int kv_head);
   size_t SetsOfHead() const { return params_.scope == Scope::kPerQHead ? context_.config.geometry.group() : 1; }
   absl::Status CheckGiven(const Target& target) const;
@@ -85,6 +101,7 @@ class SearchBatch {
   std::vector<Target> targets_;
   std::vector<Refused> refused_;
   std::vector<ReadLock> locks_;
+  std::vector<SearchTask> tasks_;
   std::vector<int> slots_;  // [targets][num_kv_heads] into outputs_; -1: nothing to search
   std::vector<SearchOutput> outputs_;
   std::vector<bool> whole_;  // beside those outputs that were searched: ReadsWhole

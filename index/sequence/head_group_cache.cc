@@ -156,6 +156,7 @@ void HeadGroupCache::PlanAppend(int64_t count, Staging* staging) {
   const auto [gap_begin, gap_end] = NotStored(new_size);
   for (RowStore* store : {&keys_, &values_}) {
     if (store == &values_ && !keeps_values()) continue;
+    MirrorDense(new_size, store);
     if (gap_end > gap_begin) {
       store->Plan(size_, gap_begin, staging);
       store->Plan(gap_end, new_size, staging);
@@ -167,6 +168,16 @@ void HeadGroupCache::PlanAppend(int64_t count, Staging* staging) {
   if (keeps_checksums()) checksums_.Plan(size_, new_size, staging);
   if (!whole_) positions_.Plan(size_, new_size, staging);
   codes_.PlanGrow(context_->ZoneKeys(new_size), staging);
+}
+
+// Dense rows lie on the device too, where that attends: every step reads them.
+void HeadGroupCache::MirrorDense(int64_t size, RowStore* rows) const {
+  rows->MirrorEnds(context_->config.zones.sink, context_->ZoneEnd(size));
+}
+
+// A device that does not copy is lost, as every later call on it says.
+void HeadGroupCache::CopyToDevice(const std::vector<CopyTask>& copies) const {
+  if (!copies.empty()) (void)context_->backend->Copy(copies.data(), static_cast<int>(copies.size()));
 }
 
 void HeadGroupCache::Installed() {
@@ -222,6 +233,12 @@ void HeadGroupCache::CommitAppend(int64_t count) {
   }
   const int64_t old_size = size_;
   size_ = new_size;
+  std::vector<CopyTask> copies;
+  for (RowStore* store : {&keys_, &values_}) {
+    store->DropMirrors();
+    store->CopyToMirror(old_size, new_size, &copies);
+  }
+  CopyToDevice(copies);
   InstallLow();
   if (keeps_values()) WriteWindows(WindowsAt(old_size), WindowsAt(new_size));
   AddToSums(old_size);
@@ -251,6 +268,9 @@ void HeadGroupCache::WriteWindows(int64_t begin, int64_t end) {
     for (int i = 0; i < count; ++i) encode(i);
   }
   windows_.Write(begin, records.data(), end - begin, heads * record);
+  std::vector<CopyTask> copies;
+  windows_.CopyToMirror(begin, end, &copies);
+  CopyToDevice(copies);
 }
 
 // Sums of stored keys from place `begin` on: in order, so that any history of appends gives the same bits.
@@ -331,6 +351,7 @@ void HeadGroupCache::PlanKeep(const HeadGroupCache& source, absl::Span<const uin
   const auto [low_begin, low_end] = source.LowAmong(places);
   for (RowStore* store : {&keys_, &values_}) {
     if (store == &values_ && !keeps_values()) continue;
+    MirrorDense(count, store);
     if (low_end > low_begin) {
       store->Plan(0, static_cast<int64_t>(low_begin), staging);
       store->Plan(static_cast<int64_t>(low_end), count, staging);
@@ -363,6 +384,9 @@ absl::Status HeadGroupCache::CommitKeep(const HeadGroupCache& source, absl::Span
   WritePositions(0, positions);
   if (absl::Status s = KeepLow(source, places); !s.ok()) return s;
   size_ = static_cast<int64_t>(places.size());
+  std::vector<CopyTask> copies;
+  for (const RowStore* store : {&keys_, &values_}) store->CopyToMirror(0, size_, &copies);
+  CopyToDevice(copies);
   std::vector<uint8_t> zone;
   if (!low_.empty()) {
     zone = RebuildZone();

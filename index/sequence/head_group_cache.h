@@ -116,8 +116,9 @@ class HeadGroupCache {
   // keys are given where the reduction needs them. RESOURCE_EXHAUSTED.
   absl::Status FillTask(int head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
   // One head's attention, in places, where so many keys of the zone were searched; 0: none, and all is dense. `tail`:
-  // with their windows. The values must be kept. What it reads must not outlive the cache or see it change.
-  void FillAttention(int head, int64_t zone_keys, bool tail, host::AttentionTask* task) const;
+  // with their windows, which are the device's copies for one that is attended there. The values must be kept. What it
+  // reads must not outlive the cache or see it change.
+  void FillAttention(int head, int64_t zone_keys, bool tail, bool on_device, host::AttentionTask* task) const;
   // A head as scorers see it. RESOURCE_EXHAUSTED, or UNAVAILABLE, where rows are rebuilt.
   absl::StatusOr<HeadTokens> Tokens(int head, HeadStorage* storage) const;
 
@@ -150,9 +151,9 @@ class HeadGroupCache {
   bool IsRight(int64_t length) const;
 
   int64_t store_bytes() const;
-  int64_t code_bytes() const;  // with what bases take beside the codes
-  // Tells the facts of the cache; leaves what `facts` has already as it is. Some tens of nanoseconds.
-  void Tell(HeadGroupFacts* facts) const;
+  int64_t code_bytes() const;  // with what bases and the device's copies of means take beside the codes
+  // Fills in the facts of the cache; leaves what `facts` has already as it is. Some tens of nanoseconds.
+  void FillFacts(HeadGroupFacts* facts) const;
 
  private:
   PieceList::Extent RowExtent() const;
@@ -175,12 +176,14 @@ class HeadGroupCache {
   void AddToSums(int64_t begin);
   // Windows of a zone of the size that the cache has, or of another.
   int64_t WindowsAt(int64_t size) const { return context_->ZoneKeys(size) / kWindowTokens; }
+  void MirrorDense(int64_t size, RowStore* rows) const;
+  void CopyToDevice(const std::vector<CopyTask>& copies) const;
   void WriteWindows(int64_t begin, int64_t end);
   void WritePositions(int64_t place, absl::Span<const int32_t> positions);
   int64_t RawBeginAt(int64_t size) const;
   int64_t EncodedAfterCut(int64_t place) const;
   bool CutWorks(int64_t place) const;
-  void AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const;
+  void AddDense(int head, int64_t begin, int64_t end, bool for_backend, std::vector<DenseRun>* dense) const;
 
   // What follows is of caches with low-rank stores.
   int64_t low_end() const { return low_begin_ + low_[0].size(); }
@@ -224,7 +227,7 @@ class HeadGroupCache {
   std::vector<LowRankStore> low_;             // [num_heads], of equal sizes, or empty
   std::vector<LowRankStore::Staged> staged_;  // beside them, from StageLow to CommitAppend
   // Facts of low_: a copy, and bytes of the host's and the device's.
-  std::shared_ptr<const std::vector<LowRankStore>> low_told_;
+  std::shared_ptr<const std::vector<LowRankStore>> published_low_;
   int64_t low_store_bytes_ = 0, low_code_bytes_ = 0;
 };
 

@@ -29,16 +29,18 @@ int64_t HeadGroupCache::store_bytes() const {
          low_store_bytes_;
 }
 
-int64_t HeadGroupCache::code_bytes() const { return codes_.bytes() + low_code_bytes_; }
+int64_t HeadGroupCache::code_bytes() const {
+  return codes_.bytes() + keys_.mirror_bytes() + values_.mirror_bytes() + windows_.mirror_bytes() + low_code_bytes_;
+}
 
-void HeadGroupCache::Tell(HeadGroupFacts* facts) const {
+void HeadGroupCache::FillFacts(HeadGroupFacts* facts) const {
   facts->size = size_;
   facts->zone_keys = codes_.visible();
   facts->segments = codes_.num_segments();
   facts->head_code_bytes = codes_.head_bytes(0);
   facts->head_store_bytes = store_bytes() / num_heads();
   if (facts->codecs != codes_.codecs()) facts->codecs = codes_.codecs();
-  if (facts->low != low_told_) facts->low = low_told_;
+  if (facts->low != published_low_) facts->low = published_low_;
 }
 
 HeadGroupCache::HeadGroupCache(const Context* context, int layer)
@@ -110,31 +112,34 @@ absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, int6
   const bool with_dense = params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum;
   if (!low_.empty()) return FillLowSearch(head, with_dense, task);
   if (keeps_all_keys()) {
-    task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,
+    task->keys = {keys_.DeviceChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,
                   context_->config.geometry.dtype};
   }
   if (with_dense) {
-    AddDense(head, 0, zone_begin, &task->dense);
+    AddDense(head, 0, zone_begin, /*for_backend=*/true, &task->dense);
     // Under kNone, after a cut far back, some dense tokens have no keys; their mass is left out.
-    AddDense(head, std::max(zone_begin + zone_keys, raw_begin_), size_, &task->dense);
+    AddDense(head, std::max(zone_begin + zone_keys, raw_begin_), size_, /*for_backend=*/true, &task->dense);
   }
   return absl::OkStatus();
 }
 
-void HeadGroupCache::AddDense(int head, int64_t begin, int64_t end, std::vector<DenseRun>* dense) const {
+void HeadGroupCache::AddDense(int head, int64_t begin, int64_t end, bool for_backend,
+                              std::vector<DenseRun>* dense) const {
   while (begin < end) {
     const int64_t stop = std::min<int64_t>(end, (begin / keys_.chunk_tokens() + 1) * keys_.chunk_tokens());
-    const ConstRows rows = {keys_.Row(head, begin), static_cast<size_t>(context_->row_bytes()),
-                            context_->config.geometry.dtype};
+    const uint8_t* const first = for_backend ? keys_.DeviceRow(head, begin) : keys_.Row(head, begin);
+    const ConstRows rows = {first, static_cast<size_t>(context_->row_bytes()), context_->config.geometry.dtype};
     dense->push_back({rows, static_cast<int>(stop - begin)});
     begin = stop;
   }
 }
 
-void HeadGroupCache::FillAttention(int head, int64_t zone_keys, bool tail, host::AttentionTask* task) const {
+void HeadGroupCache::FillAttention(int head, int64_t zone_keys, bool tail, bool on_device,
+                                   host::AttentionTask* task) const {
   const Geometry& g = context_->config.geometry;
-  task->keys = {keys_.HeadChunks(head), keys_.chunk_tokens(), g.head_dim, g.dtype};
-  task->values = {values_.HeadChunks(head), values_.chunk_tokens(), g.head_dim, g.dtype};
+  const auto chunks = [&](const RowStore& rows) { return on_device ? rows.DeviceChunks(head) : rows.HeadChunks(head); };
+  task->keys = {chunks(keys_), keys_.chunk_tokens(), g.head_dim, g.dtype};
+  task->values = {chunks(values_), values_.chunk_tokens(), g.head_dim, g.dtype};
   const int64_t zone_begin = zone_keys > 0 ? context_->config.zones.sink : size_;
   const int64_t zone_end = zone_begin + zone_keys;
   task->dense = {{0, zone_begin}, {zone_end, size_}};
@@ -142,7 +147,7 @@ void HeadGroupCache::FillAttention(int head, int64_t zone_keys, bool tail, host:
   if (zone_keys == 0 || !tail) return;
   task->zone_begin = zone_begin;
   task->num_windows = zone_keys / kWindowTokens;
-  task->windows = {windows_.HeadChunks(head), windows_.chunk_tokens()};
+  task->windows = {chunks(windows_), windows_.chunk_tokens()};
 }
 
 absl::StatusOr<HeadTokens> HeadGroupCache::Tokens(int head, HeadStorage* storage) const {
@@ -195,7 +200,7 @@ void HeadGroupCache::DotKeys(int head, int64_t begin, int64_t end, const float* 
     return;
   }
   std::vector<DenseRun> runs;
-  AddDense(head, begin, end, &runs);
+  AddDense(head, begin, end, /*for_backend=*/false, &runs);
   for (const DenseRun& run : runs) {
     host::DotRows(run.keys, run.count, g.head_dim, queries, group, out, stride);
     out += run.count;

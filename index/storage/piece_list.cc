@@ -19,9 +19,12 @@ absl::Status Staging::Allocate(MemoryLedger* ledger) {
 absl::Status Staging::Make(MemoryLedger* ledger) {
   constexpr MemoryKind kKinds[] = {MemoryKind::kCode, MemoryKind::kStore};
   int64_t total[std::size(kKinds)] = {};
-  for (const Need& need : needs_) {
+  for (Need& need : needs_) {
     const PieceList::Shape& shape = *need.list->shape_;
-    total[static_cast<int>(shape.kind)] += shape.format->Bytes(need.capacity);
+    const int64_t bytes = shape.format->Bytes(need.capacity);
+    total[static_cast<int>(shape.kind)] += bytes;
+    need.mirrored = need.mirrored && ledger->backend()->codes_on_device();
+    if (need.mirrored) total[static_cast<int>(MemoryKind::kCode)] += bytes;
   }
   Reservation reservation(ledger);
   for (const MemoryKind kind : kKinds) {
@@ -30,15 +33,20 @@ absl::Status Staging::Make(MemoryLedger* ledger) {
   for (Need& need : needs_) {
     const PieceList::Shape& shape = *need.list->shape_;
     SlabPool* pool = need.capacity == shape.length ? shape.pool : nullptr;
-    Memory memory;
-    absl::Status s = reservation.Allocate(shape.kind, shape.format->Bytes(need.capacity), pool, &memory);
+    Memory memory, mirror;
+    const int64_t bytes = shape.format->Bytes(need.capacity);
+    absl::Status s = reservation.Allocate(shape.kind, bytes, pool, &memory);
+    if (s.ok() && need.mirrored) {
+      s = reservation.Allocate(MemoryKind::kCode, bytes, ledger->pool(MemoryKind::kCode), &mirror);
+    }
     if (!s.ok()) return s;
     need.made = CowPtr<Piece>(Piece{std::move(memory), need.capacity});
+    if (need.mirrored) need.mirror = CowPtr<Memory>(std::move(mirror));
   }
   return absl::OkStatus();
 }
 
-// The host's own memory is copied here, codes by the backend: they may lie on a device.
+// The host's own memory is copied here, then codes and mirrors by the backend: they may lie on a device.
 absl::Status Staging::CopyKept(Backend* backend) const {
   std::vector<CopyTask> copies, codes;
   for (const Need& need : needs_) {
@@ -49,6 +57,9 @@ absl::Status Staging::CopyKept(Backend* backend) const {
     shape.format->Copy(piece.memory.data(), piece.capacity, need.made->memory.data(), need.capacity,
                        std::min(need.keep, piece.capacity),
                        SpaceOf(shape.kind) == MemorySpace::kCodes ? &codes : &copies);
+    if (!need.mirrored) continue;
+    shape.format->Copy(need.made->memory.data(), need.capacity, need.mirror->data(), need.capacity,
+                       std::min(need.keep, piece.capacity), &codes);
   }
   for (const CopyTask& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
   if (codes.empty()) return absl::OkStatus();
@@ -57,7 +68,7 @@ absl::Status Staging::CopyKept(Backend* backend) const {
 
 void Staging::Install() {
   for (Need& need : needs_) {
-    need.list->Set(need.index, std::move(need.made));
+    need.list->Set(need.index, std::move(need.made), std::move(need.mirror));
   }
   needs_.clear();
 }
@@ -72,7 +83,8 @@ void PieceList::Plan(int64_t begin, int64_t end, int64_t keep, Staging* staging)
     if (piece && piece->capacity >= needed && piece.unique()) continue;
     const int capacity = std::max(CapacityFor(needed), piece ? piece->capacity : 0);
     const int64_t kept = std::clamp<int64_t>(keep - i * length, 0, length);
-    staging->needs_.push_back({this, static_cast<size_t>(i), capacity, static_cast<int>(kept), {}});
+    staging->needs_.push_back(
+        {this, static_cast<size_t>(i), capacity, static_cast<int>(kept), WantsMirror(static_cast<size_t>(i)), {}, {}});
   }
 }
 
@@ -97,11 +109,32 @@ void PieceList::Drop(int64_t begin, int64_t end) {
   for (int64_t i = (begin + length - 1) / length; i < last; ++i) Set(i, CowPtr<Piece>());
 }
 
-void PieceList::Set(size_t i, CowPtr<Piece> piece) {
+void PieceList::Set(size_t i, CowPtr<Piece> piece, CowPtr<Memory> mirror) {
   if (pieces_.size() <= i) pieces_.resize(i + 1);
   const auto bytes_of = [](const CowPtr<Piece>& held) { return held ? held->memory.bytes() : 0; };
   bytes_ += bytes_of(piece) - bytes_of(pieces_[i]);
   pieces_[i] = std::move(piece);
+  SetMirror(i, std::move(mirror));
+  Changed(i);
+}
+
+void PieceList::SetMirror(size_t i, CowPtr<Memory> mirror) {
+  if (!mirror && i >= mirrors_.size()) return;
+  if (mirrors_.size() <= i) mirrors_.resize(i + 1);
+  const auto bytes_of = [](const CowPtr<Memory>& held) { return held ? held->bytes() : 0; };
+  mirror_bytes_ += bytes_of(mirror) - bytes_of(mirrors_[i]);
+  mirrors_[i] = std::move(mirror);
+}
+
+void PieceList::DropMirrors() {
+  for (size_t i = 0; i < mirrors_.size(); ++i) {
+    if (!mirrors_[i] || WantsMirror(i)) continue;
+    SetMirror(i, {});
+    Changed(i);
+  }
+}
+
+void PieceList::Changed(size_t i) {
   const auto piece_index = static_cast<uint32_t>(i);
   const bool first = changed_begin_ == changed_end_;
   changed_begin_ = first ? piece_index : std::min(changed_begin_, piece_index);

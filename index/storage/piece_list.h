@@ -61,7 +61,9 @@ class Staging {
     size_t index;
     int capacity;
     int keep;  // entries to carry over from the present piece
+    bool mirrored;
     CowPtr<Piece> made;
+    CowPtr<Memory> mirror;
   };
   absl::Status Make(MemoryLedger* ledger);
   absl::Status CopyKept(Backend* backend) const;
@@ -75,11 +77,12 @@ class PieceList {
   struct Shape {
     const PieceFormat* format;
     MemoryKind kind;
-    int length;        // entries a full piece holds
-    int min_capacity;  // of the last piece
-    int granularity;   // capacities are multiples of it; divides length
-    SlabPool* pool;    // of full pieces; nullptr: each has a buffer of its own
-    int growth = 0;    // entries that capacities grow by; 0: an eighth of length
+    int length;             // entries a full piece holds
+    int min_capacity;       // of the last piece
+    int granularity;        // capacities are multiples of it; divides length
+    SlabPool* pool;         // of full pieces; nullptr: each has a buffer of its own
+    int growth = 0;         // entries that capacities grow by; 0: an eighth of length
+    bool mirrored = false;  // whether pieces lie in the device's memory too, where codes do: for kernels alone
   };
   explicit PieceList(const Shape* shape) : shape_(shape) {}
 
@@ -112,6 +115,13 @@ class PieceList {
   uint8_t* data(size_t i) const { return pieces_[i] ? pieces_[i]->memory.data() : nullptr; }
   int capacity(size_t i) const { return pieces_[i] ? pieces_[i]->capacity : 0; }
   int64_t bytes() const { return bytes_; }
+  // Pieces of a mirrored shape: those made from now on are mirrored that hold entries before `head` or from `tail` on,
+  // all of them where this was not called. DropMirrors drops the mirrors of others.
+  void MirrorEnds(int64_t head, int64_t tail) { mirror_head_ = head, mirror_tail_ = tail; }
+  void DropMirrors();
+  // The piece in the device's memory; nullptr where it is not. Whoever writes to data() brings it up to date.
+  uint8_t* mirror(size_t i) const { return i < mirrors_.size() && mirrors_[i] ? mirrors_[i]->data() : nullptr; }
+  int64_t mirror_bytes() const { return mirror_bytes_; }
 
  private:
   friend class Staging;
@@ -120,11 +130,19 @@ class PieceList {
   void SavePiece(const Piece& piece, int count, int64_t begin, const Extent& extent, StateWriter* writer) const;
   CowPtr<Piece> LoadPiece(size_t i, const Extent& extent, const PieceCheck& right, StateReader* reader) const;
   int CapacityFor(int64_t entries) const;
-  void Set(size_t i, CowPtr<Piece> piece);
+  bool WantsMirror(size_t i) const {
+    const int64_t begin = static_cast<int64_t>(i) * shape_->length;
+    return shape_->mirrored && (begin < mirror_head_ || begin + shape_->length > mirror_tail_);
+  }
+  void Set(size_t i, CowPtr<Piece> piece, CowPtr<Memory> mirror = {});
+  void SetMirror(size_t i, CowPtr<Memory> mirror);
+  void Changed(size_t i);
 
   const Shape* shape_;
   std::vector<CowPtr<Piece>> pieces_;
-  int64_t bytes_ = 0;                             // of pieces_
+  std::vector<CowPtr<Memory>> mirrors_;  // up to the last piece that is mirrored
+  int64_t mirror_head_ = INT64_MAX, mirror_tail_ = INT64_MAX;
+  int64_t bytes_ = 0, mirror_bytes_ = 0;          // of pieces_
   uint32_t changed_begin_ = 0, changed_end_ = 0;  // since TakeChanged; small, for lists are many
 };
 

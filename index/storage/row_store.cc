@@ -32,11 +32,30 @@ void RowStore::Refresh() {
     chunks_.resize(format_->heads() * pieces);
     begin = 0, end = pieces;
   }
+  const bool mirrored = pieces_.mirror_bytes() > 0;
+  if (mirrored && device_chunks_.size() != chunks_.size()) begin = 0, end = pieces;
+  device_chunks_.resize(mirrored ? chunks_.size() : 0);
   for (size_t i = begin; i < end; ++i) {
-    const uint8_t* data = pieces_.data(i);
+    const uint8_t* const data = pieces_.data(i);
+    const uint8_t* const of_device = pieces_.mirror(i) != nullptr ? pieces_.mirror(i) : data;
     const int64_t head_bytes = int64_t{pieces_.capacity(i)} * format_->row_bytes();
     for (int h = 0; h < format_->heads(); ++h) {
       chunks_[h * pieces + i] = data == nullptr ? nullptr : data + h * head_bytes;
+      if (mirrored) device_chunks_[h * pieces + i] = of_device == nullptr ? nullptr : of_device + h * head_bytes;
+    }
+  }
+}
+
+void RowStore::CopyToMirror(int64_t begin, int64_t end, std::vector<CopyTask>* copies) const {
+  const int64_t row_bytes = format_->row_bytes();
+  for (int64_t run; begin < end && pieces_.mirror_bytes() > 0; begin += run) {
+    const size_t piece = begin / pieces_.length();
+    const int64_t offset = begin % pieces_.length();
+    run = std::min<int64_t>(pieces_.length() - offset, end - begin);
+    uint8_t* const mirror = pieces_.mirror(piece);
+    for (int64_t h = 0; h < format_->heads() && mirror != nullptr; ++h) {
+      const int64_t at = (h * pieces_.capacity(piece) + offset) * row_bytes;
+      copies->push_back({mirror + at, pieces_.data(piece) + at, static_cast<size_t>(run * row_bytes)});
     }
   }
 }
@@ -92,10 +111,6 @@ void RowStore::Truncate(int64_t end) {
 void RowStore::Drop(int64_t begin, int64_t end) {
   pieces_.Drop(begin, end);
   Refresh();
-}
-
-const uint8_t* RowStore::Row(int head, int64_t position) const {
-  return HeadChunks(head)[position / pieces_.length()] + position % pieces_.length() * format_->row_bytes();
 }
 
 }  // namespace seine

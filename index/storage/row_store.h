@@ -37,6 +37,15 @@ class RowStore {
 
   // Input rows are [count][heads][row_bytes], `token_bytes` from token to token, which may hold other heads besides.
   void Write(int64_t position, const uint8_t* rows, int64_t count, size_t token_bytes);
+  // Which rows are mirrored (piece_list.h), from the next Plan on; DropMirrors drops the mirrors of others.
+  void MirrorEnds(int64_t head, int64_t tail) { pieces_.MirrorEnds(head, tail); }
+  void DropMirrors() {
+    pieces_.DropMirrors();
+    Refresh();
+  }
+  // Brings the device's copies of rows [begin, end) up to date, behind what `copies` holds; nothing where there are
+  // none.
+  void CopyToMirror(int64_t begin, int64_t end, std::vector<CopyTask>* copies) const;
   // Index of the first of `count` rows whose bytes differ from those held; -1 if none does.
   int64_t FirstDifference(int64_t position, const uint8_t* rows, int64_t count, size_t token_bytes) const;
 
@@ -52,14 +61,25 @@ class RowStore {
   // A head's rows: chunks to be indexed by position / chunk_tokens, and the rows from `position` to the end of its
   // chunk.
   const uint8_t* const* HeadChunks(int head) const { return chunks_.data() + head * pieces_.size(); }
+  // The same as kernels read it: in the device's memory where it is mirrored, else in the host's.
+  const uint8_t* const* DeviceChunks(int head) const {
+    return device_chunks_.empty() ? HeadChunks(head) : device_chunks_.data() + head * pieces_.size();
+  }
   int chunk_tokens() const { return pieces_.length(); }
-  const uint8_t* Row(int head, int64_t position) const;
+  const uint8_t* Row(int head, int64_t position) const { return RowOf(HeadChunks(head), position); }
+  const uint8_t* DeviceRow(int head, int64_t position) const { return RowOf(DeviceChunks(head), position); }
   int64_t bytes() const { return pieces_.bytes(); }
+  int64_t mirror_bytes() const { return pieces_.mirror_bytes(); }
 
  private:
+  const uint8_t* RowOf(const uint8_t* const* chunks, int64_t position) const {
+    return chunks[position / pieces_.length()] + position % pieces_.length() * format_->row_bytes();
+  }
+
   const RowFormat* format_;
   PieceList pieces_;
-  std::vector<const uint8_t*> chunks_;  // [heads][pieces], nullptr where dropped
+  std::vector<const uint8_t*> chunks_;         // [heads][pieces], nullptr where dropped
+  std::vector<const uint8_t*> device_chunks_;  // DeviceChunks; empty: as chunks_
 };
 
 }  // namespace seine

@@ -5,10 +5,13 @@
 //   block.Lanes(fn)      fn(lane) for every lane of the block, then a barrier. What one lane writes to shared or global
 //                        memory in a phase, another reads in a later one only.
 //   block.Warps(fn)      the same with a barrier of the lane's warp only: what lanes hand on stays within a warp.
+//   block.IsLast(at, of)  whether this block is the last of `of` to come here, counted at a place that began as 0. What
+//                        any of them wrote before, in any memory, is there for the last to read. Once a phase.
 //   block.Read(x)        the value of a shared variable that steers uniform code between phases; no lane goes on to
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
 //   block.Mma<u>(d, a, b) one tensor-core product a warp; every lane of the block takes part.
+//   block.Butterfly<w>(v, n, op) each lane's v.of[i] becomes op over the w lanes of its w-aligned group, i < n.
 // On the host (tests/kernels/cuda/host_block.h) the lanes of a phase run one after another in an order shuffled from a
 // seed, blocks likewise, and shared memory begins with garbage: a result that depends on any order differs for some
 // seed. Compiled by g++, clang and nvcc.
@@ -24,6 +27,13 @@
 #define SEINE_BODY __device__
 #else
 #define SEINE_BODY
+#endif
+
+// Before a loop of constant length whose arrays are to stay in registers.
+#ifdef __CUDA_ARCH__
+#define SEINE_UNROLL _Pragma("unroll")
+#else
+#define SEINE_UNROLL
 #endif
 
 namespace seine::cuda {
@@ -54,6 +64,14 @@ SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
 #endif
 }
 
+SEINE_BODY inline int HighestBit(uint32_t v) {  // -1 of 0
+#ifdef __CUDA_ARCH__
+  return 31 - __clz(static_cast<int>(v));
+#else
+  return v == 0 ? -1 : 31 - __builtin_clz(v);
+#endif
+}
+
 struct BlockIndex {
   int x = 0, y = 0;
 };
@@ -78,6 +96,18 @@ struct MmaB {
 };
 struct MmaD {
   int32_t sum[4];
+};
+
+// What a lane brings to Butterfly.
+template <int kCount>
+struct FloatsOf {
+  float of[kCount];
+};
+struct SumOf {
+  SEINE_HD float operator()(float a, float b) const { return a + b; }
+};
+struct MostOf {
+  SEINE_HD float operator()(float a, float b) const { return a < b ? b : a; }
 };
 
 #ifdef __CUDACC__
@@ -113,6 +143,13 @@ class DeviceBlock {
     __syncthreads();
     return value;
   }
+  // Every lane's fences: those before hand its writes on, those behind keep its reads from what a cache held before.
+  __device__ bool IsLast(uint32_t* at, uint32_t of) {
+    __threadfence();
+    const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(at, 1u) == of - 1) != 0;
+    __threadfence();
+    return last;
+  }
   template <typename T>
   __device__ static T AtomicAdd(T* at, T value) {
     return atomicAdd(at, value);
@@ -120,6 +157,19 @@ class DeviceBlock {
   __device__ static void AtomicOr(uint32_t* at, uint32_t bits) { atomicOr(at, bits); }
   __device__ static void AtomicAnd(uint32_t* at, uint32_t bits) { atomicAnd(at, bits); }
   __device__ static void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
+  __device__ static void AtomicMin(uint32_t* at, uint32_t value) { atomicMin(at, value); }
+
+  // Every lane of the block takes part; kWidth a power of two up to a warp.
+  template <int kWidth, int kCount, typename Op>
+  __device__ static void Butterfly(Local<FloatsOf<kCount>>& values, int count, Op op) {
+    FloatsOf<kCount>& mine = values[0];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= count) continue;
+#pragma unroll
+      for (int h = kWidth / 2; h >= 1; h /= 2) mine.of[i] = op(mine.of[i], __shfl_xor_sync(~0u, mine.of[i], h));
+    }
+  }
 
   // d += a b; a's bytes are unsigned or signed.
   template <bool kUnsigned>

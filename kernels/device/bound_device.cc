@@ -43,6 +43,11 @@ class BoundDevice final : public Device {
   Error FreeHost(void* data) override { return Call(&Device::FreeHost, data); }
   Error MakeStream(Stream* out) override { return Call(&Device::MakeStream, out); }
   Error DropStream(Stream stream) override { return Call(&Device::DropStream, stream); }
+  bool CanAwait(void* theirs) override {
+    const AtOrdinal at(current_.get(), ordinal_);
+    return at.error() == kNoError && device_->CanAwait(theirs);
+  }
+  Error Await(void* theirs, Stream stream) override { return Call(&Device::Await, theirs, stream); }
   Error Finish(Stream stream) override { return Call(&Device::Finish, stream); }
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
     return Call(&Device::Copy, to, from, bytes, stream);

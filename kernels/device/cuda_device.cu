@@ -4,19 +4,20 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <variant>
 
 #include "kernels/device/bound_device.h"
 #include "kernels/device/cuda_stream.h"
 #include "kernels/device/device.h"
 #include "kernels/device/launcher.h"
+#include "kernels/device/waits.h"
 #include "kernels/ops/search/search_plan.h"
 
 namespace seine::cuda {
 namespace {
 
 constexpr int kOldestMajor = 8;  // built for 8.0 and 9.0
-constexpr int kOrdinal = 0;
 
 class CudaCurrentDevice final : public CurrentDevice {
  public:
@@ -42,15 +43,52 @@ class CudaDevice final : public Device {
 
   Error MakeStream(Stream* out) override {
     cudaStream_t stream = nullptr;
-    const Error error = Result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    *out = error == kNoError ? std::make_unique<CudaStream>(stream).release() : nullptr;
+    cudaEvent_t end = nullptr;
+    *out = nullptr;
+    Error error = Result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (error != kNoError) return error;
+    error = Result(cudaEventCreateWithFlags(&end, cudaEventBlockingSync | cudaEventDisableTiming));
+    if (error == kNoError) {
+      *out = std::make_unique<CudaStream>(stream, end).release();
+    } else {
+      Result(cudaStreamDestroy(stream));
+    }
     return error;
   }
   Error DropStream(Stream stream) override {
     const std::unique_ptr<CudaStream> dropped(StateOf(stream));
-    return Result(cudaStreamDestroy(dropped->stream));
+    const Error error = Result(cudaEventDestroy(dropped->end));
+    const Error ended = Result(cudaStreamDestroy(dropped->stream));
+    return error != kNoError ? error : ended;
   }
-  Error Finish(Stream stream) override { return Result(cudaStreamSynchronize(Cuda(stream))); }
+  Error Finish(Stream stream) override {
+    const auto done = [&](Error* error) {
+      const cudaError_t now = cudaStreamQuery(Cuda(stream));
+      *error = Result(now);
+      return now != cudaErrorNotReady;
+    };
+    const auto sleep = [&] {
+      const Error error = Result(cudaEventRecord(StateOf(stream)->end, Cuda(stream)));
+      return error != kNoError ? error : Result(cudaEventSynchronize(StateOf(stream)->end));
+    };
+    return waits_.For<Error>(done, sleep);
+  }
+  // The legacy default stream answers by an error while another stream is captured that it would have to wait for.
+  bool CanAwait(void* theirs) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const Error error = Result(cudaStreamIsCapturing(static_cast<cudaStream_t>(theirs), &status));
+    return error == kNoError && status == cudaStreamCaptureStatusNone;
+  }
+  // An event that is destroyed before it has come is kept by the runtime until then.
+  Error Await(void* theirs, Stream stream) override {
+    cudaEvent_t event = nullptr;
+    Error error = Result(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    if (error != kNoError) return error;
+    error = Result(cudaEventRecord(event, static_cast<cudaStream_t>(theirs)));
+    if (error == kNoError) error = Result(cudaStreamWaitEvent(Cuda(stream), event, 0));
+    const Error destroyed = Result(cudaEventDestroy(event));
+    return error != kNoError ? error : destroyed;
+  }
 
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
     return Result(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Cuda(stream)));
@@ -80,12 +118,13 @@ class CudaDevice final : public Device {
 
   const std::string name_;
   const bool graphs_;
+  Waits waits_{Waits::SpinnersOf(static_cast<int>(std::thread::hardware_concurrency()))};
   std::atomic<int64_t> failed_graphs_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<Device> OpenDevice(std::string* why) {
+std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal) {
   bool graphs = true;
   if (!ReadGraphsSetting(std::getenv("SEINE_CUDA_GRAPHS"), &graphs, why)) return nullptr;
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);  // kernels are loaded now, not when memory is short
@@ -93,17 +132,18 @@ std::unique_ptr<Device> OpenDevice(std::string* why) {
   cudaDeviceProp properties;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
-  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, kOrdinal);
+  if (error == cudaSuccess && ordinal >= count) error = cudaErrorInvalidDevice;
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);
   if (error != cudaSuccess) {
     cudaGetLastError();
-    *why = std::string("no CUDA device: ") + cudaGetErrorString(error);
+    *why = "no CUDA device of ordinal " + std::to_string(ordinal) + ": " + cudaGetErrorString(error);
     return nullptr;
   }
   if (properties.major < kOldestMajor) {
     *why = std::string(properties.name) + " is older than compute capability 8.0";
     return nullptr;
   }
-  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), kOrdinal,
+  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), ordinal,
                     std::make_unique<CudaCurrentDevice>());
 }
 

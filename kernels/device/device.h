@@ -33,6 +33,11 @@ class Device {
 
   virtual Error MakeStream(Stream* out) = 0;
   virtual Error DropStream(Stream stream) = 0;
+  // Whether a caller's cudaStream_t can be waited for: not while it is captured into a graph, which would take in what
+  // waits for it, and break where the host waits for that.
+  virtual bool CanAwait(void* theirs) = 0;
+  // What is enqueued from now on begins after what is on `theirs` by now, a cudaStream_t of the caller's own.
+  virtual Error Await(void* theirs, Stream stream) = 0;
   // Waits until all that was enqueued is done; what went wrong in it comes out here.
   virtual Error Finish(Stream stream) = 0;
 
@@ -42,9 +47,9 @@ class Device {
   virtual Error Launch(const Work& work, Stream stream) = 0;
 };
 
-// The machine's first CUDA device, ordinal 0, for every thread, whichever device that has chosen (bound_device.h).
-// nullptr, and *why: built without CUDA, no driver, no device, or one too old.
-std::unique_ptr<Device> OpenDevice(std::string* why);
+// The machine's CUDA device of an ordinal, for every thread, whichever device that has chosen (bound_device.h).
+// nullptr, and *why: built without CUDA, no driver, no such device, or one too old.
+std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal = 0);
 
 }  // namespace seine::cuda
 

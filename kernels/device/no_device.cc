@@ -3,7 +3,7 @@
 
 namespace seine::cuda {
 
-std::unique_ptr<Device> OpenDevice(std::string* why) {
+std::unique_ptr<Device> OpenDevice(std::string* why, int) {
   *why = "this build has no CUDA (SEINE_CUDA)";
   return nullptr;
 }

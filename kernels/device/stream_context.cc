@@ -34,6 +34,16 @@ Device::Error StreamContext::Finish(Device::Error error) {
   return error != Device::kNoError ? error : ended;
 }
 
+Device::Error StreamContext::Await(std::vector<void*> streams) {
+  std::sort(streams.begin(), streams.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
+  Device::Error error = Device::kNoError;
+  for (void* const theirs : streams) {
+    if (error == Device::kNoError) error = device->Await(theirs, stream);
+  }
+  return error;
+}
+
 Device::Error StreamContext::Open() {
   Device::Error error = device->MakeStream(&stream);
   if (error != Device::kNoError) stream = nullptr;
@@ -68,6 +78,13 @@ StreamPool::Handle StreamPool::Acquire() {
   StreamContext* context = free_.back();
   free_.pop_back();
   return {this, context};
+}
+
+std::pair<int64_t, int64_t> StreamPool::Copied() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::pair<int64_t, int64_t> bytes;
+  for (const auto& context : contexts_) bytes.first += context->sent, bytes.second += context->received;
+  return bytes;
 }
 
 void StreamPool::Return(StreamContext* context) {

@@ -3,6 +3,7 @@
 #ifndef SEINE_KERNELS_DEVICE_STREAM_CONTEXT_H_
 #define SEINE_KERNELS_DEVICE_STREAM_CONTEXT_H_
 
+#include <atomic>
 #include <cassert>
 #include <condition_variable>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/device.h"
@@ -50,6 +52,8 @@ class StreamContext {
         device_views(owner, Area::Where::kDevice),
         workspace(owner, Area::Where::kDevice),
         answers(owner, Area::Where::kHost),
+        parts(owner, Area::Where::kDevice),
+        results(owner, Area::Where::kDevice),
         rows(owner, Area::Where::kHost) {}
   ~StreamContext();
   Device::Error Open();
@@ -57,12 +61,27 @@ class StreamContext {
   // `error`, or what the waiting gives.
   Device::Error Finish(Device::Error error);
 
+  // What is enqueued from now on begins after what is on these streams of callers'.
+  Device::Error Await(std::vector<void*> streams);
+  // Copies of a call's arguments to the device, and of what comes back; both count.
+  Device::Error Send(void* to, const void* from, size_t bytes) {
+    sent += static_cast<int64_t>(bytes);
+    return device->Copy(to, from, bytes, stream);
+  }
+  Device::Error Receive(void* to, const void* from, size_t bytes) {
+    received += static_cast<int64_t>(bytes);
+    return device->Copy(to, from, bytes, stream);
+  }
+
   Device* const device;
   Device::Stream stream = nullptr;
-  Area views;         // of a call's arguments, as the host writes them,
-  Area device_views;  // and where the device reads them
+  std::atomic<int64_t> sent{0}, received{0};  // bytes so far
+  Area views;                                 // of a call's arguments, as the host writes them,
+  Area device_views;                          // and where the device reads them
   Area workspace, answers;
-  Area rows;  // keys on their way to the encoder
+  Area parts;    // of attention, beside a search's workspace
+  Area results;  // what goes on to `answers` by one copy, where kernels read it again before
+  Area rows;     // keys on their way to the encoder
 };
 
 // Lays a call's views out in the context, so that one copy brings them all to the device.
@@ -83,9 +102,7 @@ class ViewWriter {
     used_ += Room(count * sizeof(T));
     return reinterpret_cast<const T*>(context_->device_views.data() + at);
   }
-  Device::Error Send() {
-    return context_->device->Copy(context_->device_views.data(), context_->views.data(), used_, context_->stream);
-  }
+  Device::Error Send() { return context_->Send(context_->device_views.data(), context_->views.data(), used_); }
 
  private:
   StreamContext* const context_;
@@ -115,6 +132,8 @@ class StreamPool {
     StreamContext* const context_;
   };
   Handle Acquire();
+  // Bytes that the contexts have sent and received so far.
+  std::pair<int64_t, int64_t> Copied();
 
  private:
   void Return(StreamContext* context);

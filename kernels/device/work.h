@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "kernels/codecs/encode/encode_items.h"
+#include "kernels/ops/attend/attend_items.h"
 #include "kernels/ops/data/data_items.h"
 #include "kernels/ops/learn/oja_items.h"
 #include "kernels/ops/low_rank/low_rank_items.h"
@@ -16,8 +17,8 @@
 
 namespace seine::cuda {
 
-using Work = std::variant<EncodeArgs, SearchLaunch, CountArgs, GatherArgs, SumArgs, ScoreArgs, SelectArgs, ProjectArgs,
-                          RebuildArgs, LearnArgs>;
+using Work = std::variant<EncodeArgs, SearchLaunch, CountArgs, CopyArgs, GatherArgs, SumArgs, ScoreArgs, SelectArgs,
+                          ProjectArgs, RebuildArgs, LearnArgs, AttendArgs>;
 
 // What each kernel of a work is given, by value.
 template <typename Args>
@@ -26,12 +27,14 @@ const Args& KernelArgs(const Args& args) {
 }
 inline const SearchArgs& KernelArgs(const SearchLaunch& launch) { return launch.args; }
 
-// Blocks that a multiprocessor should hold of a kernel, as its launch bounds say; 0: nothing is said. A search's
-// kernels take all registers that one block may have, and so spill none.
+// Blocks that a multiprocessor should hold of a kernel, as its launch bounds say; 0: nothing is said. A search's and
+// attention's kernels take all registers that one block may have, and so spill none.
 template <typename Args>
 inline constexpr int kLeastBlocks = 0;
 template <>
 inline constexpr int kLeastBlocks<SearchArgs> = 1;
+template <>
+inline constexpr int kLeastBlocks<AttendArgs> = 1;
 
 // `x` in a narrower type that holds it: who packs arguments asserts their bounds so.
 template <typename To, typename From>

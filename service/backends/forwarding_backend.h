@@ -31,6 +31,7 @@ class ForwardingBackend : public Backend {
                  const ProgressCallback& progress) override {
     return inner_->Search(tasks, count, params, outputs, progress);
   }
+  DeviceAttention* attention() override { return inner_->attention(); }
   Outcome Sum(const SumTask* tasks, int count) override { return inner_->Sum(tasks, count); }
   Outcome Score(const ScoreTask* tasks, int count) override { return inner_->Score(tasks, count); }
   Outcome Select(const SelectTask* tasks, int count) override { return inner_->Select(tasks, count); }

@@ -24,6 +24,7 @@ namespace {
 
 namespace pb = google::protobuf;
 
+constexpr char kFirstFile[] = "page.html";  // what /page/ itself is
 constexpr char kJson[] = "application/json";
 constexpr char kPlain[] = "text/plain; charset=utf-8";
 constexpr auto kLongest = std::chrono::seconds(10);  // of a call
@@ -101,20 +102,22 @@ std::unique_ptr<pb::Message> NewMessage(const std::string& name) {
 }  // namespace
 
 const std::vector<absl::string_view>& PageMethods() {
-  static const std::vector<absl::string_view> methods = {"GetServerInfo", "GetMetrics",    "ListIndexes",
-                                                         "GetIndex",      "ListSequences", "GetSequence",
-                                                         "DescribeHead",  "DescribeStep",  "ListFamilyStates"};
+  static const std::vector<absl::string_view> methods = {
+      "GetServerInfo", "GetMetrics",   "ListIndexes",  "GetIndex",         "ListSequences",
+      "GetSequence",   "DescribeHead", "DescribeStep", "ListFamilyStates", "ListServers"};
   return methods;
 }
 
 Page::Page(OwnCalls* calls) : calls_(calls) {
-  assets_ = {{"/page/", "text/html; charset=utf-8", kPageHtml, ""},
-             {"/page/page.css", "text/css; charset=utf-8", kPageCss, ""},
-             {"/page/page.js", "text/javascript; charset=utf-8", kPageJs, ""}};
-  for (Asset& asset : assets_) {
-    const Digest digest = Sha256(asset.body);
+  for (const PageFile& file : PageFiles()) {
+    const Digest digest = Sha256(file.body);
     const absl::string_view bytes(reinterpret_cast<const char*>(digest.data()), 12);
-    asset.tag = absl::StrCat("\"", absl::BytesToHexString(bytes), "\"");
+    const char* const kind = absl::EndsWith(file.name, ".css")  ? "css"
+                             : absl::EndsWith(file.name, ".js") ? "javascript"
+                                                                : "html";
+    assets_.push_back({absl::StrCat("/page/", file.name == kFirstFile ? "" : file.name),
+                       absl::StrCat("text/", kind, "; charset=utf-8"), file.body,
+                       absl::StrCat("\"", absl::BytesToHexString(bytes), "\"")});
   }
 }
 

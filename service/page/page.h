@@ -1,6 +1,6 @@
-// The page of a server in a browser: three files that lie in the program, and calls of the wire contract as JSON.
+// The page of a server in a browser: files that lie in the program, and calls of the wire contract as JSON.
 //
-//   /page/               page.html, page.css and page.js beside it
+//   /page/               page.html; page.css, page.js and what it imports beside it
 //   /page/api/METHOD     ?request=JSON: the answer of a call that reads, in protobuf's JSON
 //
 // A call goes the way of every gRPC call, within the process: it needs the same credential, which it shows in the

@@ -94,7 +94,12 @@ std::string ToText(const MigrateOptions& b, const std::vector<MigratePoint>& poi
   }
   return absl::StrFormat("%d moves of a family of one layer, %d KV heads x %d\n\n", b.moves, b.num_kv_heads,
                          b.head_dim) +
-         RenderTable(rows);
+         RenderTable(rows) +
+         (points.empty()
+              ? ""
+              : absl::StrFormat("\na family of %d keys takes no appends for %.2f ms while it moves, in the "
+                                "middle; usually one takes %.2f ms\n",
+                                points.back().num_keys, points.back().stall_p50_ms, points.back().append_p50_ms));
 }
 
 absl::Status Run(const Flags& f) {

@@ -73,7 +73,8 @@ class Server:
                    "--host", "127.0.0.1", "--port", str(self.port)]  # fmt: skip
         self.log = open(folder / "server.log", "ab")  # noqa: SIM115 - as long as the process
         begin = time.monotonic()
-        self.process = subprocess.Popen(command, env={**os.environ, **more}, stdout=self.log, stderr=self.log)
+        environment = {name: value for name, value in os.environ.items() if name != "GGML_BACKEND_PATH"}
+        self.process = subprocess.Popen(command, env={**environment, **more}, stdout=self.log, stderr=self.log)
         while True:
             if self.process.poll() is not None or time.monotonic() > begin + 600:
                 last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:]

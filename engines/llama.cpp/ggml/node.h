@@ -15,7 +15,7 @@ namespace seine::llama {
 
 // The tensor that a view is of.
 const ggml_tensor* RootOf(const ggml_tensor* tensor);
-// The cache that rows lie in. llama.cpp copies those of an f32 cache to f16 for each node: then that cache, not the copy.
+// The cache that rows lie in. llama.cpp copies rows of an f32 cache to f16 for each node: then the cache, no copy.
 const ggml_tensor* CacheOf(const ggml_tensor* rows);
 // Return true if it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams]; set its layer.
 bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);

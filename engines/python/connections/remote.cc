@@ -12,8 +12,8 @@
 #include "absl/time/clock.h"
 #include "client/calls/wire_calls.h"
 #include "client/channel/channel.h"
-#include "client/channel/endpoint.h"
 #include "engines/python/connections/connection.h"
+#include "profile/io/endpoint.h"
 
 namespace seine::python {
 namespace {
@@ -112,7 +112,7 @@ class Remote final : public Connection {
 
 absl::StatusOr<std::shared_ptr<Connection>> OpenRemote(const std::string& endpoint, absl::Duration timeout,
                                                        const client::Security& security) {
-  if (auto s = client::CheckEndpoint(endpoint); !s.ok()) return s;
+  if (auto s = CheckEndpoint(endpoint); !s.ok()) return s;
   return std::make_shared<Remote>(endpoint, timeout, security);
 }
 

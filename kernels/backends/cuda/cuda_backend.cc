@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/backends/cuda/attend_calls.h"
 #include "kernels/backends/cuda/encode_calls.h"
 #include "kernels/backends/cuda/evict_calls.h"
 #include "kernels/backends/cuda/low_rank_calls.h"
@@ -14,6 +15,7 @@
 #include "kernels/device/codec_cache.h"
 #include "kernels/device/stream_context.h"
 #include "kernels/machine/limits.h"
+#include "kernels/ops/search/search_plan.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
@@ -23,11 +25,17 @@ namespace {
 // A grid's second dimension is 65,535 at most, and a batch's workspace should stay small beside the codes.
 constexpr int kMostQueries = 4096;
 static_assert(kMostQueries <= kMostGridRows);
+// A query's splits take up to 150 KB of the workspace.
+constexpr int kMostAttended = 1024;
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public DeviceAttention {
  public:
-  CudaBackend(std::unique_ptr<Device> device, int threads)
-      : device_(std::move(device)), pool_(threads), contexts_(device_.get()), codecs_(device_.get()) {}
+  CudaBackend(std::unique_ptr<Device> device, int threads, size_t workspace_bytes)
+      : device_(std::move(device)),
+        pool_(threads),
+        workspace_bytes_(workspace_bytes),
+        contexts_(device_.get()),
+        codecs_(device_.get()) {}
   Device::Error Open() { return contexts_.Open(); }
 
   std::string name() const override { return "cuda"; }
@@ -56,6 +64,7 @@ class CudaBackend final : public Backend {
   Outcome Copy(const CopyTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     const StreamPool::Handle context = contexts_.Acquire();
+    if (AreSmall(tasks, count)) return Must(CopyByKernel(tasks, count, context.get()), "copy");
     Device::Error error = Device::kNoError;
     for (int i = 0; i < count && error == Device::kNoError; ++i) {
       error = device_->Copy(tasks[i].to, tasks[i].from, tasks[i].bytes, context->stream);
@@ -91,6 +100,24 @@ class CudaBackend final : public Backend {
   Outcome Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
                  const ProgressCallback& progress) override;
 
+  DeviceAttention* attention() override { return this; }
+  Outcome Attend(const SearchTask* searches, int num_searches, const SearchParams& params, SearchOutput* found,
+                 AttendTask* tasks, int count) override;
+  Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) override {
+    if (lost_) return Outcome::kLost;
+    const StreamPool::Handle context = contexts_.Acquire();
+    Device::Error error = context->Await({stream});
+    for (int i = 0; i < count && error == Device::kNoError; ++i) {
+      error = context->Receive(tasks[i].to, tasks[i].from, tasks[i].bytes);
+    }
+    return Must(Finish(error, context.get()), "copy");
+  }
+  bool CanAwait(void* stream) override { return device_->CanAwait(stream); }
+  Copied copied() override {
+    const auto [sent, received] = contexts_.Copied();
+    return {sent, received};
+  }
+
   Outcome Sum(const SumTask* tasks, int count) override {
     if (lost_) return Outcome::kLost;
     if (StopRequested()) return Outcome::kStopped;
@@ -125,6 +152,28 @@ class CudaBackend final : public Backend {
   void Run(int count, const std::function<void(int)>& fn) override { pool_.Run(count, fn); }
 
  private:
+  // Whether a launch is sooner done than so many calls of the driver, a microsecond or two each.
+  static bool AreSmall(const CopyTask* tasks, int count) {
+    constexpr int kFew = 4;
+    constexpr size_t kSmall = size_t{64} << 10;
+    return count > kFew && std::all_of(tasks, tasks + count, [](const CopyTask& t) { return t.bytes <= kSmall; });
+  }
+  // As CountCodes: the context's views hold the items without growing.
+  Device::Error CopyByKernel(const CopyTask* tasks, int count, StreamContext* context) {
+    constexpr int kMost = static_cast<int>(StreamContext::kViewBytes / sizeof(CopyItem));
+    Device::Error error = Device::kNoError;
+    for (int first = 0; first < count && error == Device::kNoError; first += kMost) {
+      auto* items = reinterpret_cast<CopyItem*>(context->views.data());
+      const int now = std::min(kMost, count - first);
+      for (int i = 0; i < now; ++i) {
+        const CopyTask& t = tasks[first + i];
+        items[i] = {static_cast<uint8_t*>(t.to), static_cast<const uint8_t*>(t.from), static_cast<int64_t>(t.bytes)};
+      }
+      error = Finish(device_->Launch(CopyArgs{items, now}, context->stream), context);
+    }
+    return error;
+  }
+
   // Waits for what was enqueued, also behind a call that failed, for it may still be reading the context's memory.
   Device::Error Finish(Device::Error error, StreamContext* context) {
     const Device::Error ended = device_->Finish(context->stream);
@@ -148,6 +197,7 @@ class CudaBackend final : public Backend {
 
   const std::unique_ptr<Device> device_;
   ThreadPool pool_;
+  const size_t workspace_bytes_;  // of one launch
   StreamPool contexts_;
   CodecCache codecs_;
   std::atomic<bool> lost_{false};
@@ -181,6 +231,14 @@ bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutp
   return true;
 }
 
+// What a task works in on the device, or a little more.
+size_t WorkspaceOf(const SearchTask& t, const SearchParams& params) {
+  int64_t dense = 0;
+  for (const DenseRun& run : t.dense) dense += run.count;
+  const double usual = t.codec->UsualShare(t.num_keys);
+  return WorkspaceAtMost(params, t.codec->layout(), usual, t.num_keys, t.group, dense, t.refine_all);
+}
+
 // Tasks that are read whole are launches of their own: none of their steps is one of a search's.
 // No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
 Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
@@ -194,16 +252,20 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
     if (whole) same.method = Method::kExact;
     std::vector<int> batch;
     int queries = 0;
+    size_t bytes = 0;
     for (int i = 0; i < count && error == Device::kNoError; ++i) {
       if (tasks[i].whole != whole || PrepareEmpty(tasks[i], params, &outputs[i])) continue;
-      if (queries + tasks[i].group > kMostQueries) {
+      const size_t own = WorkspaceOf(tasks[i], same);
+      if (!batch.empty() && (queries + tasks[i].group > kMostQueries || bytes + own > workspace_bytes_)) {
         if (StopRequested()) return Outcome::kStopped;
         error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
         batch.clear();
         queries = 0;
+        bytes = 0;
       }
       batch.push_back(i);
       queries += tasks[i].group;
+      bytes += own;
     }
     if (error == Device::kNoError && !batch.empty())
       error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
@@ -211,12 +273,63 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
   return OutcomeOf(error, "search");
 }
 
+// What is searched and attended in one go: searches and tasks by their places.
+struct AttendBatch {
+  bool whole = false;
+  std::vector<int> searches, tasks;
+  int queries = 0;
+};
+
+// Tasks beside their searches, in batches of searches of one kind. A search comes into the batch of its first task.
+std::vector<AttendBatch> BatchesOf(const SearchTask* searches, int num_searches, const AttendTask* tasks, int count) {
+  std::vector<AttendBatch> batches;
+  std::vector<std::vector<int>> of_search(num_searches);
+  for (int i = 0; i < count; ++i) {
+    if (tasks[i].search >= 0) of_search[tasks[i].search].push_back(i);
+  }
+  const auto room = [&](bool whole, int queries) -> AttendBatch& {
+    const bool fits = !batches.empty() && batches.back().whole == whole;
+    if (!fits || batches.back().queries + queries > kMostAttended) batches.emplace_back().whole = whole;
+    batches.back().queries += queries;
+    return batches.back();
+  };
+  for (int i = 0; i < count; ++i) {  // those that wait for no search come with the first
+    if (tasks[i].search < 0) room(false, tasks[i].attention.group).tasks.push_back(i);
+  }
+  for (const bool whole : {false, true}) {
+    for (int i = 0; i < num_searches; ++i) {
+      if (searches[i].whole != whole) continue;
+      AttendBatch& batch = room(whole, searches[i].group);
+      batch.searches.push_back(i);
+      batch.tasks.insert(batch.tasks.end(), of_search[i].begin(), of_search[i].end());
+    }
+  }
+  return batches;
+}
+
+Outcome CudaBackend::Attend(const SearchTask* searches, int num_searches, const SearchParams& params,
+                            SearchOutput* found, AttendTask* tasks, int count) {
+  if (lost_) return Outcome::kLost;
+  const StreamPool::Handle context = contexts_.Acquire();
+  for (int i = 0; i < num_searches; ++i) PrepareEmpty(searches[i], params, &found[i]);
+  for (const AttendBatch& batch : BatchesOf(searches, num_searches, tasks, count)) {
+    if (StopRequested()) return Outcome::kStopped;
+    SearchParams same = params;  // of a batch's searches
+    if (batch.whole) same.method = Method::kExact;
+    const Device::Error error =
+        AttendOnDevice({searches, batch.searches, same, found, tasks, batch.tasks}, &codecs_, context.get());
+    if (const Outcome outcome = OutcomeOf(error, "attention"); outcome != Outcome::kDone) return outcome;
+  }
+  return Outcome::kDone;
+}
+
 }  // namespace
 
-std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why) {
+std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why,
+                                         size_t workspace_bytes) {
   if (threads <= 0) threads = DefaultThreads();
   Device* opened = device.get();
-  auto backend = std::make_unique<CudaBackend>(std::move(device), threads);
+  auto backend = std::make_unique<CudaBackend>(std::move(device), threads, workspace_bytes);
   if (const Device::Error error = backend->Open(); error != Device::kNoError) {
     *why = opened->name() + ": " + opened->Describe(error);
     return nullptr;

@@ -105,8 +105,7 @@ Error SumBatch(const SumTask* tasks, int count, StreamContext* context) {
   error = views.Send();
   if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
-    error = context->device->Copy(context->answers.data(), context->workspace.data(), sums * sizeof(double),
-                                  context->stream);
+    error = context->Receive(context->answers.data(), context->workspace.data(), sums * sizeof(double));
   }
   error = context->Finish(error);
   if (error != Device::kNoError) return error;
@@ -176,7 +175,7 @@ Error ScoreBatch(const ScoreTask* tasks, int count, int64_t keys, StreamContext*
   error = views.Send();
   if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
-    error = context->device->Copy(context->answers.data(), context->workspace.data(), out_bytes, context->stream);
+    error = context->Receive(context->answers.data(), context->workspace.data(), out_bytes);
   }
   error = context->Finish(error);
   if (error != Device::kNoError) return error;
@@ -218,7 +217,7 @@ Error SelectBatch(const SelectTask* tasks, int count, StreamContext* context) {
   error = views.Send();
   if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
-    error = context->device->Copy(context->answers.data(), places, kept * sizeof(uint32_t), context->stream);
+    error = context->Receive(context->answers.data(), places, kept * sizeof(uint32_t));
   }
   error = context->Finish(error);
   if (error != Device::kNoError) return error;

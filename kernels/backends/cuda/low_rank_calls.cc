@@ -93,7 +93,7 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, S
   error = views.Send();
   if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
-    error = context->device->Copy(context->answers.data(), context->workspace.data(), out_bytes, context->stream);
+    error = context->Receive(context->answers.data(), context->workspace.data(), out_bytes);
   }
   error = context->Finish(error);
   if (error != Device::kNoError) return error;
@@ -152,8 +152,7 @@ Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, S
   for (size_t i = 0; i < pieces.size() && error == Device::kNoError; ++i) {
     const RebuildTask& t = tasks[pieces[i].task];
     const size_t row = t.rows.head_dim * sizeof(float);
-    error = context->device->Copy(t.out + pieces[i].first * t.rows.head_dim, items[i].out, pieces[i].count * row,
-                                  context->stream);
+    error = context->Receive(t.out + pieces[i].first * t.rows.head_dim, items[i].out, pieces[i].count * row);
   }
   return context->Finish(error);
 }
@@ -198,7 +197,7 @@ Error LearnBatch(const LearnTask* tasks, const std::vector<Piece>& pieces, Strea
   error = views.Send();
   if (error == Device::kNoError) error = context->device->Launch(args, context->stream);
   if (error == Device::kNoError) {
-    error = context->device->Copy(context->answers.data(), context->device_views.data(), state_bytes, context->stream);
+    error = context->Receive(context->answers.data(), context->device_views.data(), state_bytes);
   }
   error = context->Finish(error);
   if (error != Device::kNoError) return error;

@@ -29,7 +29,7 @@ struct TaskSizes {
                             : static_cast<size_t>((t.zone_begin + t.num_keys - 1) / t.low_rank->position_chunk_tokens) +
                                   1),
         centre(t.shared_centre == nullptr ? 0 : t.shared_centre->values.size()),
-        queries(static_cast<size_t>(t.group) * t.codec->layout().head_dim) {}
+        queries(t.device_queries ? 0 : static_cast<size_t>(t.group) * t.codec->layout().head_dim) {}
   size_t Bytes(const SearchTask& t) const {
     return ViewWriter::Room(segments * sizeof(ConstCodePlanes)) + ViewWriter::Room(chunks * sizeof(uint8_t*)) +
            ViewWriter::Room(runs * sizeof(LowRankRun)) + ViewWriter::Room(frequencies * sizeof(double)) +
@@ -81,7 +81,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
   }
   item.dense = views->Put(dense.data(), dense.size());
   item.num_dense = Fit<int32_t>(dense.size());
-  item.queries = views->Put(t.queries, sizes.queries);
+  item.queries = t.device_queries ? t.queries : views->Put(t.queries, sizes.queries);
   item.group = t.group;
   item.refine_all = t.refine_all;
   return item;
@@ -89,40 +89,66 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
 
 }  // namespace
 
-Device::Error SearchOnDevice(const SearchTask* tasks, const std::vector<int>& batch, const SearchParams& params,
-                             CodecCache* cache, SearchOutput* outputs, StreamContext* context) {
-  std::vector<const CodecTables*> codecs(batch.size());
-  size_t bytes = 0, queries = 0;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const SearchTask& task = tasks[batch[i]];
-    if (const Device::Error error = cache->Get(*task.codec, context, &codecs[i]); error != Device::kNoError)
+Device::Error SearchCall::Begin(CodecCache* cache, StreamContext* context) {
+  codecs_.resize(batch_.size());
+  size_t queries = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    const SearchTask& task = tasks_[batch_[i]];
+    if (const Device::Error error = cache->Get(*task.codec, context, &codecs_[i]); error != Device::kNoError)
       return error;
-    bytes += TaskSizes(task).Bytes(task);
+    view_bytes_ += TaskSizes(task).Bytes(task);
     queries += task.group;
   }
-  bytes += ViewWriter::Room(batch.size() * sizeof(SearchItem)) + ViewWriter::Room(queries * sizeof(QueryPlan)) +
-           ViewWriter::Room(queries * sizeof(SetPlan));
-  ViewWriter views(context);
-  if (const Device::Error error = views.Reserve(bytes); error != Device::kNoError) return error;
-  std::vector<SearchItem> items;
-  for (size_t i = 0; i < batch.size(); ++i) items.push_back(ItemOf(tasks[batch[i]], codecs[i], &views));
-
-  SearchPlan plan(params, std::move(items));
-  Device::Error error = context->workspace.Reserve(plan.workspace_bytes());
-  if (error == Device::kNoError) error = context->answers.Reserve(plan.answer_bytes());
-  if (error != Device::kNoError) return error;
-  plan.Place(context->workspace.data(), context->answers.data());
-  SearchArgs args;
-  args.params = plan.params();
-  args.items = views.Put(plan.items().data(), plan.items().size());
-  args.queries = views.Put(plan.queries().data(), plan.queries().size());
-  args.sets = views.Put(plan.sets().data(), plan.sets().size());
-  error = views.Send();
-  if (error == Device::kNoError) error = context->device->Launch(SearchLaunch{&plan, args}, context->stream);
-  error = context->Finish(error);
-  if (error != Device::kNoError) return error;
-  for (size_t i = 0; i < batch.size(); ++i) plan.Read(static_cast<int>(i), &outputs[batch[i]]);
+  view_bytes_ += ViewWriter::Room(batch_.size() * sizeof(SearchItem)) + ViewWriter::Room(queries * sizeof(QueryPlan)) +
+                 ViewWriter::Room(queries * sizeof(SetPlan));
   return Device::kNoError;
+}
+
+Device::Error SearchCall::Launch(StreamContext* context) const {
+  std::vector<void*> streams;
+  for (const int place : batch_) {
+    if (tasks_[place].device_queries) streams.push_back(tasks_[place].stream);
+  }
+  if (const Device::Error error = context->Await(std::move(streams)); error != Device::kNoError) return error;
+  return context->device->Launch(SearchLaunch{&*plan_, args_}, context->stream);
+}
+
+void SearchCall::Put(const SearchParams& params, ViewWriter* views) {
+  std::vector<SearchItem> items;
+  for (size_t i = 0; i < batch_.size(); ++i) items.push_back(ItemOf(tasks_[batch_[i]], codecs_[i], views));
+  plan_.emplace(params, std::move(items));
+}
+
+void SearchCall::Place(uint8_t* workspace, uint8_t* answers, ViewWriter* views) {
+  workspace_ = workspace;
+  plan_->Place(workspace, answers);
+  args_.params = plan_->params();
+  args_.items = views->Put(plan_->items().data(), plan_->items().size());
+  args_.queries = views->Put(plan_->queries().data(), plan_->queries().size());
+  args_.sets = views->Put(plan_->sets().data(), plan_->sets().size());
+}
+
+void SearchCall::Read(uint8_t* answers, SearchOutput* outputs) {
+  plan_->Place(workspace_, answers);
+  for (size_t i = 0; i < batch_.size(); ++i) plan_->Read(static_cast<int>(i), &outputs[batch_[i]]);
+}
+
+Device::Error SearchOnDevice(const SearchTask* tasks, const std::vector<int>& batch, const SearchParams& params,
+                             CodecCache* cache, SearchOutput* outputs, StreamContext* context) {
+  SearchCall call(tasks, batch);
+  if (const Device::Error error = call.Begin(cache, context); error != Device::kNoError) return error;
+  ViewWriter views(context);
+  if (const Device::Error error = views.Reserve(call.view_bytes()); error != Device::kNoError) return error;
+  call.Put(params, &views);
+  Device::Error error = context->workspace.Reserve(call.plan().workspace_bytes());
+  if (error == Device::kNoError) error = context->answers.Reserve(call.plan().answer_bytes());
+  if (error != Device::kNoError) return error;
+  call.Place(context->workspace.data(), context->answers.data(), &views);
+  error = views.Send();
+  if (error == Device::kNoError) error = call.Launch(context);
+  error = context->Finish(error);
+  if (error == Device::kNoError) call.Read(context->answers.data(), outputs);
+  return error;
 }
 
 }  // namespace seine::cuda

@@ -4,6 +4,7 @@
 
 namespace seine::cuda {
 
+template cudaError_t Launch(const CopyArgs&, cudaStream_t, const std::function<void()>&);
 template cudaError_t Launch(const CountArgs&, cudaStream_t, const std::function<void()>&);
 template cudaError_t Launch(const GatherArgs&, cudaStream_t, const std::function<void()>&);
 

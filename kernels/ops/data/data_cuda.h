@@ -51,10 +51,32 @@ struct GatherBody {
   }
 };
 
+struct CopyBody {
+  using Shared = NothingShared;
+  template <typename Block>
+  SEINE_BODY static void Run(Block& block, Shared&, const CopyArgs& args) {
+    const CopyItem& item = args.items[block.index().x];
+    const auto unit = reinterpret_cast<uintptr_t>(item.to) | reinterpret_cast<uintptr_t>(item.from);
+    const int64_t wide = unit % sizeof(Bytes16) == 0 ? item.bytes / static_cast<int64_t>(sizeof(Bytes16)) : 0;
+    block.Lanes([&](int lane) {
+      for (int64_t i = lane; i < wide; i += block.num_lanes()) {
+        reinterpret_cast<Bytes16*>(item.to)[i] = reinterpret_cast<const Bytes16*>(item.from)[i];
+      }
+      for (int64_t i = wide * static_cast<int64_t>(sizeof(Bytes16)) + lane; i < item.bytes; i += block.num_lanes()) {
+        item.to[i] = item.from[i];
+      }
+    });
+  }
+};
+
 // Kernels of data_items.h (device/launcher.h).
 template <typename Run>
 void ForEachKernel(const CountArgs& args, Run run) {
   run(CountBody(), BlockIndex{args.num_items, 1}, Lanes<kDataLanes>());
+}
+template <typename Run>
+void ForEachKernel(const CopyArgs& args, Run run) {
+  run(CopyBody(), BlockIndex{args.num_items, 1}, Lanes<kDataLanes>());
 }
 template <typename Run>
 void ForEachKernel(const GatherArgs& args, Run run) {

@@ -1,4 +1,5 @@
-// Kernels that count or move data: how often each byte of a coarse plane occurs, and stored rows fetched by position.
+// Kernels that count or move data: how often each byte of a coarse plane occurs, stored rows fetched by position, and
+// many small copies by one launch.
 #ifndef SEINE_KERNELS_OPS_DATA_DATA_ITEMS_H_
 #define SEINE_KERNELS_OPS_DATA_DATA_ITEMS_H_
 
@@ -37,6 +38,17 @@ struct GatherArgs {  // kGatherParts blocks an item
   int32_t num_items = 0;
 };
 inline constexpr int kGatherParts = 8;
+
+// backend.h, CopyTask, either side the device's or page-locked.
+struct CopyItem {
+  uint8_t* to = nullptr;
+  const uint8_t* from = nullptr;
+  int64_t bytes = 0;
+};
+struct CopyArgs {  // one block an item
+  const CopyItem* items = nullptr;
+  int32_t num_items = 0;
+};
 
 }  // namespace seine::cuda
 

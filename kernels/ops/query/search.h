@@ -168,6 +168,9 @@ struct SearchTask {
   bool refine_all = false;         // every candidate is scored exactly, and none reranked
   const float* queries = nullptr;  // [group, head_dim]
   int group = 1;
+  // A device's backend alone: queries lie in its memory, as what `stream`, a cudaStream_t, has by now leaves them.
+  bool device_queries = false;
+  void* stream = nullptr;
 
   int64_t searched_keys() const { return runs == nullptr ? num_keys : keys_of_runs; }
   // Calls use(begin, end) for each run of keys that is searched, ascending.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "client/cli/base/command_line.h"
 #include "tests/client/cli/cli_fixture.h"
 
 namespace seine {
@@ -101,6 +102,13 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   ASSERT_EQ(sequences["sequences"].size(), 1u);
   EXPECT_EQ(sequences["sequences"][0]["layer_tokens"], Json({600, 600}));
   EXPECT_EQ(SeineJson("index list")["indexes"].size(), 1u);
+}
+
+TEST(WithNextCommandTest, WhoeverIsNotKnownOrNotAnsweredIsToldWhatHelps) {
+  const auto said = [](const absl::Status& status) { return cli::WithNextCommand({status, "", "", "", ""}).message; };
+  EXPECT_TRUE(absl::StrContains(said(absl::UnauthenticatedError("who?")), "who? (next: --token-file FILE"));
+  EXPECT_TRUE(absl::StrContains(said(absl::DeadlineExceededError("late")), "late (next: --timeout SECONDS"));
+  EXPECT_EQ(said(absl::InternalError("odd")), "");
 }
 
 TEST_F(CliTest, ErrorsNameTheCommandThatHelps) {

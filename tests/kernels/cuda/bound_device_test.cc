@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <thread>
+#include <vector>
 
 #include "tests/kernels/cuda/host_device.h"
 #include "tests/kernels/test_util.h"
@@ -46,6 +49,8 @@ class WatchedDevice final : public Device {
   Error FreeHost(void* data) override { return Seen().FreeHost(data); }
   Error MakeStream(Stream* out) override { return Seen().MakeStream(out); }
   Error DropStream(Stream stream) override { return Seen().DropStream(stream); }
+  bool CanAwait(void* theirs) override { return Seen().CanAwait(theirs); }
+  Error Await(void* theirs, Stream stream) override { return Seen().Await(theirs, stream); }
   Error Finish(Stream stream) override { return Seen().Finish(stream); }
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
     return Seen().Copy(to, from, bytes, stream);
@@ -64,6 +69,27 @@ class WatchedDevice final : public Device {
   HostDevice host_;
 };
 
+// Attends two equal rows.
+void Attend(Backend* backend) {
+  constexpr int kDim = 64;
+  const Buffer rows = backend->Allocate(2 * kDim * sizeof(float), MemorySpace::kStore);
+  ASSERT_TRUE(rows);
+  std::fill_n(reinterpret_cast<float*>(rows.data()), 2 * kDim, .5f);
+  const uint8_t* const chunk = rows.data();
+  const std::vector<float> queries(kDim, 1.0f);
+  std::vector<float> output(kDim);
+  float log_sum_exp = 0;
+  AttendTask task;
+  task.attention.queries = queries.data();
+  task.attention.keys = task.attention.values = {&chunk, 2, kDim, DType::kFloat32};
+  task.attention.dense = {{0, 2}};
+  task.output = output.data();
+  task.log_sum_exp = &log_sum_exp;
+  ASSERT_EQ(backend->attention()->Attend(nullptr, 0, {}, nullptr, &task, 1), Outcome::kDone);
+  EXPECT_EQ(output, std::vector<float>(kDim, .5f));
+  EXPECT_NEAR(log_sum_exp, 32 + std::log(2.0), 1e-5);
+}
+
 // Makes a backend, uses it from threads that stand at devices of their own, and ends it from another.
 void Live(std::unique_ptr<Device> device) {
   std::string why;
@@ -80,6 +106,7 @@ void Live(std::unique_ptr<Device> device) {
       const CopyTask copy = {other.data(), buffer.data(), 1 << 16};
       EXPECT_EQ(backend->Copy(&copy, 1), Outcome::kDone);
       EXPECT_EQ(other.data()[100], 0);
+      Attend(backend.get());
       EXPECT_EQ(here, own);
       buffer = Buffer();
       EXPECT_EQ(here, own);

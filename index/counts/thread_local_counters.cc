@@ -1,4 +1,4 @@
-#include "index/counts/cells.h"
+#include "index/counts/thread_local_counters.h"
 
 #include <mutex>
 #include <new>
@@ -10,7 +10,7 @@ namespace {
 // reads.
 class ThreadPlaces {
  public:
-  static constexpr int kCount = Cells::kExclusive;
+  static constexpr int kCount = ThreadLocalCounters::kExclusive;
   int Take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (int place = 0; place < kCount; ++place) {
@@ -48,27 +48,29 @@ struct PlaceLease {
 
 }  // namespace
 
-thread_local constinit int Cells::place_ = Cells::kNone;
+thread_local constinit int ThreadLocalCounters::place_ = ThreadLocalCounters::kNone;
 
-int Cells::Claim() {
+int ThreadLocalCounters::Claim() {
   static thread_local const PlaceLease lease(&place_);
   return place_;
 }
 
-Cells::Cells(int count) : count_(count) { sets_[kExclusive] = new Cell[static_cast<size_t>(count)](); }
+ThreadLocalCounters::ThreadLocalCounters(int count) : count_(count) {
+  sets_[kExclusive] = new Cell[static_cast<size_t>(count)]();
+}
 
-Cells::~Cells() {
+ThreadLocalCounters::~ThreadLocalCounters() {
   for (const auto& set : sets_) delete[] set.load(std::memory_order_relaxed);
 }
 
-Cells::Set Cells::Make(int place) {
+ThreadLocalCounters::Set ThreadLocalCounters::Make(int place) {
   Cell* const made = new (std::nothrow) Cell[static_cast<size_t>(count_)]();
   if (made == nullptr) return {sets_[kExclusive].load(std::memory_order_relaxed), true};
   sets_[place].store(made, std::memory_order_release);
   return {made, false};
 }
 
-int64_t Cells::Read(int cell) const {
+int64_t ThreadLocalCounters::Read(int cell) const {
   int64_t sum = 0;
   for (const auto& set : sets_) {
     const Cell* const cells = set.load(std::memory_order_acquire);
@@ -77,7 +79,7 @@ int64_t Cells::Read(int cell) const {
   return sum;
 }
 
-void Cells::Read(int first, std::vector<int64_t>* out) const {
+void ThreadLocalCounters::Read(int first, std::vector<int64_t>* out) const {
   for (size_t i = 0; i < out->size(); ++i) (*out)[i] = Read(first + static_cast<int>(i));
 }
 
