@@ -78,6 +78,22 @@ ENGINE = [
     ("attention", "of which attention", "attention_ms", 1),
     ("prompt", "prompt, of llama.cpp's time", "prompt_ratio", 2),
 ]
+PEER = [
+    *ENGINE[:3],
+    ("peer", "ik_llama.cpp", "peer_ms", 1),
+    ("promptplain", "prompt, llama.cpp, ms", "prompt_plain_ms", 0),
+    ("promptseine", "through Seine", "prompt_seine_ms", 0),
+    ("promptpeer", "ik_llama.cpp", "peer_prompt_ms", 0),
+]
+SLOTS = [
+    ("read", "all chats read, s", "read_s", 1),
+    ("step", "a step of all chats, ms", "step_ms", 1),
+    ("alone", "a token of one chat alone, ms", "alone_ms", 1),
+    ("engine", "memory of llama-server, MiB", "engine_mib", 0),
+    ("held", "of seined, MiB", "held_mib", 0),
+    ("save", "states saved, s", "save_s", 1),
+    ("back", "killed, started and answering again, s", "back_s", 1),
+]
 ANSWER = [
     ("first", "first token, llama.cpp, s", "first_plain", 1),
     ("firstseine", "through Seine, s", "first_both", 1),
@@ -120,6 +136,42 @@ QUALITY = [
     ("ppl", "perplexity", "ppl_plain", 3),
     ("pplexact", "of our exact attention", "ppl_exact", 3),
     ("pplseine", "through Seine", "ppl_seine", 3),
+]
+VLLM_STEP = [
+    ("vllm", "a step, vLLM, ms", "vllm_step_ms", 1),
+    ("seine", "through Seine, ms", "seine_step_ms", 1),
+    ("none", "no attention at all, ms", "none_step_ms", 1),
+    ("ratio", "times as fast", "seine_ratio", 2),
+    ("bound", "with no attention at all", "none_ratio", 2),
+    ("encode", "the first, which encodes, ms", "encode_step_ms", 0),
+]
+VLLM_FIRST = [
+    ("vllm", "first token, vLLM, s", "vllm_first_s", 2),
+    ("exact", "through Seine, s", "exact_first_s", 2),
+    ("sparse", "over the keys that matter, s", "sparse_first_s", 2),
+    ("none", "no attention at all, s", "none_first_s", 2),
+    ("ratio", "times as fast", "exact_ratio", 2),
+    ("sparseratio", "over the keys that matter", "sparse_ratio", 2),
+    ("bound", "with no attention at all", "none_ratio", 2),
+]
+VLLM_CHATS = [
+    ("vllm", "all chats, vLLM, s", "vllm_s", 1),
+    ("seine", "through Seine, s", "seine_s", 1),
+    ("ratio", "times as fast", "ratio", 2),
+    ("first", "the slowest first answer, vLLM, s", "vllm_first_s", 1),
+    ("firstseine", "through Seine, s", "seine_first_s", 1),
+    ("later", "a later answer, vLLM, s", "vllm_later_s", 2),
+    ("laterseine", "through Seine, s", "seine_later_s", 2),
+    ("same", "answers that are the same", "same_answers", 0),
+    ("answers", "of", "answers", 0),
+]
+VLLM_QUALITY = [
+    ("kl", "KL", "kl", 4),
+    ("worst", "largest of a token", "kl_largest", 3),
+    ("same", "same likeliest token", "same_best", 3),
+    ("ppl", "perplexity, vLLM", "perplexity_vllm", 3),
+    ("pplseine", "through Seine", "perplexity_seine", 3),
+    ("lost", "attention lost, by the gate", "gate_lost", 4),
 ]
 ONE_STEP = [
     ("retrieve", "Retrieve, µs", "us_retrieve", 0),

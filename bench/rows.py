@@ -52,6 +52,20 @@ def answer(measured):
     return [{**row, **{name: row[f"{name}_ms"] / 1e3 for name in names}} for row in measured["rows"]]
 
 
+def vllm_step(measured):
+    """Rows named by length and number of texts."""
+    texts = {1: "one text"}
+    return [{**row, "cells": f"{row['cells']:,} tokens", "texts": texts.get(row["texts"], f"{row['texts']} texts")} for row in measured["rows"]]
+
+
+def vllm_first(measured):
+    return [{**row, "cells": f"{row['cells']:,} tokens"} for row in measured["rows"]]
+
+
+def vllm_chats(measured):
+    return [{**row, "users": f"{row['users']} users", "turns": f"{row['turns']} turns"} for row in measured["rows"]]
+
+
 def of_codec(measured):
     """Rows of llama.cpp's decoding, with the code that answered."""
     return [{**row, "codec": measured["plugin"]["codec"]} for row in measured["rows"]]

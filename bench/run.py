@@ -137,7 +137,9 @@ def machine(folder, now):
     model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
     cpu, cores = model[1].strip() if model else os.uname().machine, len(os.sched_getaffinity(0))
     bandwidth = round(probe["read_bandwidth_gb_s"], 1)
-    name = "-".join(re.findall(r"[a-z0-9]+", cpu.lower().partition(" @")[0].replace("(r)", "").replace("(tm)", "")))
+    # Processors of one name may differ in what counts most here, as those of a cloud do.
+    spoken = f"{cpu.lower().partition(' @')[0]} {probe['simd_target'].lower()}".replace("(r)", "").replace("(tm)", "")
+    name = "-".join(re.findall(r"[a-z0-9]+", spoken.replace("_", "")))
     commit = output_of("git", "rev-parse", "--short=10", "HEAD") or "unknown"
     changed = output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
     return {

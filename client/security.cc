@@ -1,18 +1,12 @@
 #include "client/security.h"
 
-#include <algorithm>
 #include <cstdlib>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
-#include "profile/io/file.h"
+#include "profile/io/token_file.h"
 
 namespace seine::client {
 namespace {
-
-constexpr uint64_t kMostTokenBytes = 4096;  // what a server takes
 
 std::string Variable(const char* name) {
   const char* const value = std::getenv(name);
@@ -41,23 +35,10 @@ absl::StatusOr<std::string> ReadToken(const Security& security) {
   }
   const bool from_file = !security.token_file.empty();
   const char* const field = from_file ? "token_file" : "token";
-  std::string token = security.token;
-  if (from_file) {
-    const absl::StatusOr<File> file = File::Open(security.token_file);
-    const absl::StatusOr<std::string> text = file.ok() ? file->ReadAll(kMostTokenBytes) : file.status();
-    if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat(field, ": ", text.status().message()));
-    // Editors of Windows begin a file with a byte order mark.
-    if (absl::StartsWith(*text, "\xff\xfe") || absl::StartsWith(*text, "\xfe\xff")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ": ", security.token_file, ": is UTF-16 by its byte order mark; save it as UTF-8"));
-    }
-    token = std::string(absl::StripAsciiWhitespace(absl::StripPrefix(*text, "\xef\xbb\xbf")));
-    if (token.empty()) return absl::InvalidArgumentError(absl::StrCat(field, ": ", security.token_file, ": is empty"));
-  }
-  if (token.size() > kMostTokenBytes || !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": expected at most ", kMostTokenBytes, " printable ASCII characters without spaces"));
-  }
+  const absl::StatusOr<std::string> token = from_file ? ReadTokenFile(security.token_file) : security.token;
+  absl::Status status = token.status();
+  if (status.ok()) status = CheckToken(*token);
+  if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(field, ": ", status.message()));
   return token;
 }
 

@@ -19,6 +19,7 @@
 #include "service/event_log.h"
 #include "service/families/family_records.h"
 #include "service/families/sequence_families.h"
+#include "service/fleet/fleet_watch.h"
 #include "service/scheduling/executor.h"
 #include "service/scheduling/sharing.h"
 #include "service/snapshots/files/exit_files.h"
@@ -70,6 +71,7 @@ struct Core::Parts {
   ExitFiles exit_files;
   std::shared_ptr<IdleTier> idle;
   std::shared_ptr<TlsFiles> tls;
+  std::unique_ptr<FleetWatch> fleet;
   std::shared_ptr<MemoryBudget> budget;
   EventLog log;  // whom the catalog tells
   ChannelOffers channels;
@@ -100,6 +102,7 @@ Core::Core(const CoreOptions& o, std::unique_ptr<Backend> chosen)
       exit_files(parts_->exit_files),
       idle(parts_->idle),
       tls(parts_->tls),
+      fleet(parts_->fleet),
       budget(parts_->budget),
       channels(parts_->channels),
       in_flight(parts_->in_flight),

@@ -26,6 +26,7 @@ class EventLog;
 class Executor;
 class ExitFiles;
 class FamilyRecords;
+class FleetWatch;
 class IdleTier;
 class InFlight;
 class MemoryBudget;
@@ -63,6 +64,7 @@ struct Core {
   const std::string instance;             // of this process, 16 hexadecimal digits: after a restart another
   std::string address;                    // where the server listens; set before calls come
   std::string metrics_address;            // where HTTP is served, HOST:PORT; empty: nowhere. Set before calls come
+  std::string page;                       // address of its page; empty: it serves none. Set before calls come
   std::string why_cpu;                    // what backend "auto" lacked for another; set before calls come
   std::atomic<bool> draining{false};      // no new families are taken (SetDraining)
   std::atomic<bool> memory_short{false};  // more is under way than may be: heavy calls are refused unread
@@ -83,8 +85,9 @@ struct Core {
   std::unique_ptr<FamilyRecords>& family_records;  // nullptr: none are kept; set before calls come
   SnapshotCounts& snapshot_counts;
   ExitFiles& exit_files;
-  std::shared_ptr<IdleTier>& idle;  // nullptr: sequences stay in memory; set before calls come
-  std::shared_ptr<TlsFiles>& tls;   // nullptr: there is none; set before calls come
+  std::shared_ptr<IdleTier>& idle;     // nullptr: sequences stay in memory; set before calls come
+  std::shared_ptr<TlsFiles>& tls;      // nullptr: there is none; set before calls come
+  std::unique_ptr<FleetWatch>& fleet;  // nullptr: no file names a fleet; set before calls come
   std::shared_ptr<MemoryBudget>& budget;
   ChannelOffers& channels;
   InFlight& in_flight;

@@ -2,7 +2,6 @@
 #include "service/server.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 
@@ -38,6 +37,7 @@
 #include "service/snapshots/exit_snapshots.h"
 #include "service/snapshots/files/exit_files.h"
 #include "service/transport/channel/channel_server.h"
+#include "service/transport/own_calls.h"
 #include "service/transport/sockets/address.h"
 #include "service/transport/sockets/connections.h"
 #include "service/transport/sockets/descriptors.h"
@@ -68,6 +68,8 @@ class ServerImpl final : public Server {
     if (!address.ok()) return address.status();
     if (auto s = Guard(options, *address); !s.ok()) return s;
     if (auto s = OpenIdleTier(options.idle); !s.ok()) return s;
+    if (auto s = Validate(options.fleet); !s.ok()) return s;
+    if (!options.fleet.file.empty()) core_.fleet = std::make_unique<FleetWatch>(options.fleet, core_.tls);
     const std::shared_ptr<Tenant> own = core_.access == nullptr ? nullptr : core_.access->tenant("");
     for (const IndexConfig& config : options.indexes) {
       if (auto index = core_.catalog.Create(config, own.get()); !index.ok()) {
@@ -95,20 +97,12 @@ class ServerImpl final : public Server {
   Core& core() override { return core_; }
 
   bool Answers(absl::Duration within) override {
-    grpc::GenericStub stub(grpc_->InProcessChannel(grpc::ChannelArguments()));
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + within));
-    grpc::CompletionQueue queue;
     const grpc::Slice whole_server;  // an empty request
-    const grpc::ByteBuffer request(&whole_server, 1);
-    const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
     grpc::ByteBuffer answer;
-    grpc::Status status;
-    call->StartCall();
-    call->Finish(&answer, &status, this);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
+    const auto status =
+        own_calls_.Unary("/grpc.health.v1.Health/Check", grpc::ByteBuffer(&whole_server, 1), &context, &answer);
     core_.catalog.List();
     return status.ok();
   }
@@ -129,7 +123,7 @@ class ServerImpl final : public Server {
       core_.connections.CutUnread(absl::ToChronoNanoseconds(absl::ZeroDuration()));
       wait(kStopping / 2);
     }
-    page_.Close();
+    own_calls_.Close();
     std::thread http;
     if (http_ != nullptr) http = std::thread([this] { http_ = nullptr; });  // it may wait for a client of its own
     channels_.Stop();
@@ -153,6 +147,7 @@ class ServerImpl final : public Server {
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     core_.metrics_address = http_->address();
+    if (options.metrics_page) core_.page = absl::StrCat("http://", core_.metrics_address, "/page/");
     return absl::OkStatus();
   }
   std::string WhyNotReady() const {
@@ -247,9 +242,10 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::atomic<bool> started_{false};
   const Collector collector_{core_};
-  Page page_{[this]() -> std::shared_ptr<grpc::Channel> {
+  OwnCalls own_calls_{[this]() -> std::shared_ptr<grpc::Channel> {
     return started_ ? grpc_->InProcessChannel(grpc::ChannelArguments()) : nullptr;
   }};
+  const Page page_{&own_calls_};
   std::unique_ptr<HttpListener> http_;  // ends first: it tells of the rest
 };
 

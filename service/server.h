@@ -24,8 +24,8 @@ class Server {
   virtual const std::string& address() const = 0;  // unix:/path or host:port, the port that was taken
   virtual Core& core() = 0;
 
-  // Whether a health call through gRPC came back within this time, and the catalogue's lock was to be had. Thread-safe
-  // until Shutdown; blocks for ever where that lock is held for ever.
+  // Whether a health call through gRPC came back within this time, and the catalogue's lock was to be had; false once
+  // the server shuts down. Thread-safe; blocks for ever where that lock is held for ever.
   virtual bool Answers(absl::Duration within) = 0;
 
   // Health turns NOT_SERVING, and calls go on: for a balancer to look elsewhere before Shutdown.

@@ -10,6 +10,7 @@
 #include "service/access/access.h"
 #include "service/access/tls_files.h"
 #include "service/core.h"
+#include "service/fleet/fleet_watch.h"
 #include "service/snapshots/files/snapshot_folder.h"
 
 namespace seine {
@@ -26,6 +27,7 @@ struct ServerOptions {
   std::string audit_file;            // empty: there is none
   std::vector<IndexConfig> indexes;  // made at start
   SnapshotOptions snapshots;
+  FleetOptions fleet;
   IdleOptions idle{.folder = "", .spill_after = std::chrono::minutes(10)};
 };
 

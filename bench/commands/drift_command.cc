@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/value_flag.h"
 #include "bench/drift/drift.h"
 #include "bench/inputs/synthetic.h"
 #include "bench/report/plot_file.h"
@@ -61,7 +62,10 @@ void AddFlags(CLI::App* app, DriftFlags* f) {
                   "drift, anisotropic or gaussian, in place of a trace; its queries do not drift")
       ->group(data);
   app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys, signs and hyperplanes")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of made-up keys, signs and hyperplanes")
+      ->check(NoSign())
+      ->capture_default_str()
+      ->group(data);
   const char* sequence = "Sequence";
   app->add_option("--prefill", f->drift.prefill,
                   "tokens; absent: a fifth of the trace with --decode absent, 4096 made up")

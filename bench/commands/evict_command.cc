@@ -64,7 +64,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
   app->add_option("--num-keys", f->data.num_keys, "made-up keys a head")->capture_default_str()->group(data);
   app->add_option("--kv-heads", f->kv_heads, "heads of made-up keys")->capture_default_str()->group(data);
   app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
   app->add_option("--dtype", f->data.dtype, "of the keys: fp32, fp16 or bf16; absent: the trace's own, fp32 made up")
       ->transform(ValueOf("DType"))
       ->group(data);

@@ -1,6 +1,7 @@
 // See ojakv_report.h.
 #include "bench/commands/ojakv_report.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -36,7 +37,13 @@ std::string Render(const DatasetInfo& info, const OjakvOptions& o, const std::ve
                      absl::StrFormat("%.4f", row.mass), absl::StrFormat("%.0f", row.updates),
                      absl::StrFormat("%.0f", row.blocks_without_queries)});
   }
-  return text + RenderTable(table);
+  text += RenderTable(table);
+  const auto least = std::min_element(rows.begin(), rows.end(), [](const OjakvRow& a, const OjakvRow& b) {
+    return a.attention_error < b.attention_error;
+  });
+  if (least == rows.end()) return text;
+  return text + absl::StrFormat("\nleast error: %s, keys %s: attention errs by %.4f over %.1f%% of the cache's bytes\n",
+                                Title(least->method), least->frame, least->attention_error, 100 * least->bytes);
 }
 
 Json ToJson(const DatasetInfo& info, const OjakvOptions& o, const std::vector<OjakvRow>& rows) {

@@ -83,6 +83,19 @@ nlohmann::ordered_json ToJson(const PromptFlags& f, const PromptResult& result) 
   return json;
 }
 
+std::string Verdict(const PromptFlags& f, const PromptResult& result) {
+  if (result.rows.empty()) return "";
+  const PromptRow& last = result.rows.back();
+  std::string text = absl::StrFormat("\n%d tokens in one append: %.1f%% of the exact top %d are found", last.tokens,
+                                     100 * last.one_append, f.options.top_k);
+  const auto least = std::min_element(last.in_steps.begin(), last.in_steps.end());
+  if (least != last.in_steps.end()) {
+    absl::StrAppendFormat(&text, "; in steps of %d: %.1f%%", f.options.steps[least - last.in_steps.begin()],
+                          100 * *least);
+  }
+  return text + "\n";
+}
+
 std::string RenderText(const PromptFlags& f, const PromptResult& result) {
   std::vector<std::vector<std::string>> table = {
       {absl::StrCat("recall@", f.options.top_k), "one append", "worst head"}};
@@ -109,7 +122,7 @@ std::string RenderText(const PromptFlags& f, const PromptResult& result) {
   }
   return absl::StrCat(result.data.source, ", horizon ", f.options.horizon, ", beta ", f.options.beta, ", refine ",
                       f.options.refine, "\n\n", RenderTable(table), "\n", RenderTable(costs),
-                      "keys: of one head; the first answer is asked for when all is appended\n");
+                      "keys: of one head; the first answer is asked for when all is appended\n", Verdict(f, result));
 }
 
 absl::Status Run(PromptFlags f) {

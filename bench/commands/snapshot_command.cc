@@ -83,7 +83,9 @@ std::string Render(const SnapshotBenchOptions& o, const SnapshotBenchResult& r) 
                    steps("alone", r.quiet),
                    steps("during snapshots", r.beside_write),
                    steps("during restores", r.beside_read)}),
-      absl::StrFormat("\nwith %d forks: %.3f GB, alone %.3f GB\n", o.forks, r.family_bytes / 1e9, r.alone_bytes / 1e9));
+      absl::StrFormat("\nwith %d forks: %.3f GB, alone %.3f GB\n", o.forks, r.family_bytes / 1e9, r.alone_bytes / 1e9),
+      absl::StrFormat("steps' p99 is %.2f times the usual while a snapshot is written, %.2f times while one is read\n",
+                      r.beside_write.p99_us / r.quiet.p99_us, r.beside_read.p99_us / r.quiet.p99_us));
 }
 
 absl::Status RunSnapshot(const SnapshotFlags& f) {

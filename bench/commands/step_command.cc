@@ -67,7 +67,7 @@ void AddFlags(CLI::App* app, StepFlags* f) {
   app->add_option("--head-dim", f->head_dim, "of made-up keys; absent: 128")->group(data);
   app->add_option("--sink", f->data.sink, "dense tokens before the zone")->capture_default_str()->group(data);
   app->add_option("--local", f->data.local, "dense tokens after the zone")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
   const char* group = "Search";
   app->add_option("--top-k", search.top_k, "keys wanted a query")->capture_default_str()->group(group);
   app->add_option("--beta", search.beta, "share of the keys kept as candidates (default: the codec's)")->group(group);
@@ -90,7 +90,7 @@ void AddFlags(CLI::App* app, StepFlags* f) {
                   "1 or 2")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--total-bits", f->options.codec.total_bits, "balanced: bits a coordinate in all, 2 to 4")
+  app->add_option("--total-bits", f->options.codec.total_bits, "balanced: bits a coordinate in all, 1 to 4")
       ->capture_default_str()
       ->group(group);
   const char* run = "Run";

@@ -67,7 +67,7 @@ void AddFlags(CLI::App* app, SubspaceFlags* f) {
       ->group(data);
   app->add_option("--num-keys", f->data.num_keys, "made-up keys")->capture_default_str()->group(data);
   app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
   app->add_option("--sink", f->data.sink, "first tokens that attention sees full-rank")
       ->capture_default_str()
       ->group(data);

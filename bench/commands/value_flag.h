@@ -1,4 +1,4 @@
-// Flags with a setting's values, in any of the spellings that the server and seine take.
+// Validators of flags: a setting's values, in any of the spellings that the server and seine take, and seeds.
 #ifndef SEINE_BENCH_COMMANDS_VALUE_FLAG_H_
 #define SEINE_BENCH_COMMANDS_VALUE_FLAG_H_
 
@@ -17,6 +17,15 @@ inline CLI::Validator ValueOf(const std::string& type) {
         if (number == 0) return "must be one of " + ListValues(type) + ", not " + text;
         text = SpellValue(type, number);
         return "";
+      },
+      "");
+}
+
+// For Option::check: CLI11 reads -1 as the largest number of an unsigned type.
+inline CLI::Validator NoSign() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        return text.find('-') == std::string::npos ? "" : "must be 0 or more, not " + text;
       },
       "");
 }

@@ -75,7 +75,11 @@ std::string Render(const IdleBenchOptions& o, const IdleBenchResult& r) {
                    row("in memory", r.step)}),
       absl::StrFormat(
           "\n%d answers checked, %d wrong, %d refused; %d restores, %d spills, %d failed; %.1f MB on disk\n", r.checked,
-          r.wrong, r.refused, r.restores, r.spills, r.failed, r.disk_bytes / 1e6));
+          r.wrong, r.refused, r.restores, r.spills, r.failed, r.disk_bytes / 1e6),
+      r.first_step.count == 0 || r.step.p50_ms <= 0
+          ? ""
+          : absl::StrFormat("a step of a sequence on disk takes %.1f times one in memory (medians)\n",
+                            r.first_step.p50_ms / r.step.p50_ms));
 }
 
 absl::Status RunIdle(const IdleFlags& f) {

@@ -7,6 +7,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "bench/report/progress.h"
+
 #include "index/prompt/choose_runs.h"
 #include "index/prompt/prompt_attention.h"
 #include "index/prompt/prompt_batch.h"
@@ -198,7 +201,9 @@ absl::StatusOr<PromptAttentionResult> MeasurePromptAttention(const PromptAttenti
     }
   }
   const int heads = result.data.num_heads();
+  Progress progress(heads);
   for (int h = 0; h < heads; ++h) {
+    progress.Step(absl::StrCat("head ", h + 1, " of ", heads), h > 0 ? 1 : 0);
     auto head = (*set)->Load(h);
     if (!head.ok()) return head.status();
     AddHead(options, MicroBatch(result.data, *head), &result.rows);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/value_flag.h"
 #include "bench/report/plot_file.h"
 #include "bench/report/table.h"
 #include "bench/serving/server_process.h"
@@ -70,7 +71,7 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
   app->add_option("--steps", b.steps, "timed steps")->capture_default_str();
   app->add_option("--top-k", b.top_k, "keys wanted a KV head")->capture_default_str();
   app->add_option("--beta", b.beta, "share of the keys kept as candidates")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->capture_default_str();
+  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")->check(IsMember({"table", "json"}))->capture_default_str();
   app->add_option("--plot", f->plot, "writes the distribution of latencies: .svg or .png");
 }
@@ -167,6 +168,9 @@ std::string ToText(const ServiceFlags& f, const ServiceResult& r) {
   absl::StrAppendFormat(&text,
                         "\n%.0f steps/s; prefill %.0f tokens/s over the wire; append in process %.2f M keys/s a core\n",
                         r.steps_per_s, r.tokens_per_s_append, r.append_keys_per_s_core / 1e6);
+  if (local > 0) {
+    absl::StrAppendFormat(&text, "a step over the wire takes %.2f times one in process (medians)\n", remote / local);
+  }
   if (r.errors > 0) absl::StrAppend(&text, "errors: ", r.errors, ", first: ", r.first_error, "\n");
   return text;
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/value_flag.h"
 #include "bench/report/table.h"
 #include "bench/serving/service_bench.h"
 #include "bench/serving/tenants_bench.h"
@@ -68,7 +69,7 @@ void AddTenantFlags(CLI::App* app, TenantsFlags* f) {
   app->add_option("--head-dim", b.geometry.head_dim, "coordinates of a key")->capture_default_str();
   app->add_option("--num-keys", b.geometry.num_keys, "tokens held before the first step")->capture_default_str();
   app->add_option("--top-k", b.geometry.top_k, "keys wanted a KV head")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->capture_default_str();
+  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();
@@ -177,6 +178,10 @@ std::string TenantsToText(const TenantsJson& j) {
                         double(j["loud"]["goodput_steps_per_s"]), double(j["loud"]["goodput_vs_peak"]),
                         double(j["prefill"]["tokens_per_s"]), double(j["prefill"]["tokens_vs_alone"]),
                         double(j["memory"]["peak_vs_allowed"]));
+  absl::StrAppendFormat(&text,
+                        "the steady tenant's p99 is %.2f times what it is alone beside the loud one, %.2f times beside "
+                        "prefills\n",
+                        double(j["beside_loud"]["p99_ratio"]), double(j["beside_prefill"]["p99_ratio"]));
   return text;
 }
 

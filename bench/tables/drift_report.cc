@@ -52,7 +52,13 @@ std::string RenderText(const DriftReport& report) {
       o.CandidatesOf(positions.back().position - o.zone.sink - o.zone.local), o.zone.sink, o.zone.local, o.queries);
   if (report.schedule == "paper") absl::StrAppend(&text, "the paper's candidates: its authors' shares\n");
   if (!report.profile.empty()) absl::StrAppend(&text, "seine's profile: ", report.profile, "\n");
-  return absl::StrCat(text, "\n", RenderTable(table), "\nkept: recall at the end over recall at the prefill's end\n");
+  const auto best = std::max_element(report.rows.begin(), report.rows.end(), [](const DriftRow& a, const DriftRow& b) {
+    return a.curve.back().recall < b.curve.back().recall;
+  });
+  return absl::StrCat(text, "\n", RenderTable(table), "\nkept: recall at the end over recall at the prefill's end\n",
+                      absl::StrFormat("at the end %s finds most: %.1f%% of the exact top %d, %.1f%% of what it found "
+                                      "at the prefill's end\n",
+                                      best->method, 100 * best->curve.back().recall, o.top_k, 100 * best->kept()));
 }
 
 OrderedJson ToJson(const DriftReport& report) {

@@ -21,6 +21,7 @@ struct Session {
   double timeout_seconds = 30;
   double wait_seconds = 0;  // > 0: a server that does not answer yet is waited for
   bool json = false;
+  bool draws = false;                      // the command has the terminal's screen for itself
   bool needs_server = true;                // commands on files alone say no
   std::unique_ptr<client::Client> client;  // connected before `action` runs; null without needs_server
   std::function<absl::Status()> action;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -88,6 +89,11 @@ absl::Status FindInFleet(const CLI::App& command, Session* session) {
 }
 
 absl::Status Perform(const CLI::App& command, Session* session) {
+  std::optional<WaitingLine> line;
+  if (session->needs_server && !session->draws) {
+    const double most = session->wait_seconds > 0 ? session->wait_seconds : session->timeout_seconds;
+    line.emplace(PathOf(command), absl::Seconds(most), /*of_each=*/session->wait_seconds <= 0);
+  }
   if (!session->needs_server) return session->action();
   if (!session->fleet.empty()) {
     if (absl::Status status = FindInFleet(command, session); !status.ok()) return status;

@@ -92,7 +92,9 @@ absl::Status WriteLayers(const Session& session, const std::string& index, const
   std::vector<OutputTensor> tensors;
   std::string frame;
   const int layers = info->spec().geometry().num_layers();
+  std::optional<ProgressBar> bar(std::in_place, "bases of layers", layers);
   for (int l = 0; l < layers; ++l) {
+    bar->Update(l);
     const absl::StatusOr<client::LayerBases> bases = bases_of(l);
     if (!bases.ok()) return bases.status();
     frame = NameOf(kKeyFrameNames, bases->frame);
@@ -104,6 +106,7 @@ absl::Status WriteLayers(const Session& session, const std::string& index, const
       tensor.bytes.assign(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
     }
   }
+  bar.reset();
   absl::Status status =
       WriteTensors(tensors, {{"format", kFormat}, {"frame", frame}, {"model", info->spec().model()}}, path);
   if (!status.ok()) return FileError(status);
@@ -167,10 +170,13 @@ absl::Status Load(const Session& session, const SubspaceArguments& arguments) {
     bases->frame = value("frame") == "pre_rope" ? client::KeyFrame::kPreRope : client::KeyFrame::kPostRope;
     layers.push_back(*std::move(bases));
   }
+  std::optional<ProgressBar> bar(std::in_place, "bases of layers", static_cast<int64_t>(layers.size()));
   for (size_t l = 0; l < layers.size(); ++l) {
+    bar->Update(static_cast<int64_t>(l));
     absl::Status status = session.client->LoadBasis(arguments.sequence, static_cast<int>(l), layers[l]);
     if (!status.ok()) return absl::Status(status.code(), absl::StrCat("layer ", l, ": ", status.message()));
   }
+  bar.reset();
   session.Print(Json{{"file", arguments.path}, {"layers", layers.size()}}, [&] {
     return absl::StrCat("put the bases of ", layers.size(), " layers in place; what is stored keeps its own\n");
   });

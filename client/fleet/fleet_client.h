@@ -26,8 +26,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/client.h"
-#include "client/fleet/description.h"
 #include "client/fleet/trail.h"
+#include "profile/io/fleet_file.h"
 
 namespace seine::client {
 

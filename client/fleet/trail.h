@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "client/fleet/description.h"
 #include "client/fleet/families.h"
+#include "profile/io/fleet_file.h"
 
 namespace seine::client {
 

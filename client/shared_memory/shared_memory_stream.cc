@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/channel.h"
+#include "client/channel/channel.h"
+#include "client/channel/fork.h"
 #include "client/convert/convert.h"
-#include "client/endpoint.h"
-#include "client/fork.h"
 #include "client/shared_memory/shared_memory_link.h"
+#include "profile/io/endpoint.h"
 #include "proto/channel/block_message.h"
 #include "proto/channel/frame.h"
 #include "proto/channel/tensors.h"

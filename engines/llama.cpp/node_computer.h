@@ -2,7 +2,7 @@
 #ifndef SEINE_ENGINES_LLAMA_CPP_NODE_COMPUTER_H_
 #define SEINE_ENGINES_LLAMA_CPP_NODE_COMPUTER_H_
 
-#include "engines/llama.cpp/team.h"
+#include "engines/llama.cpp/ggml/team.h"
 #include "ggml.h"
 
 namespace seine::llama {

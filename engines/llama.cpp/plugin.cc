@@ -5,11 +5,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "engines/llama.cpp/attention.h"
-#include "engines/llama.cpp/calibration.h"
-#include "engines/llama.cpp/ggml_calls.h"
-#include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/cells/attention.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
+#include "engines/llama.cpp/ggml/ggml_calls.h"
+#include "engines/llama.cpp/ggml/node.h"
+#include "engines/llama.cpp/ggml/origin.h"
 #include "engines/llama.cpp/node_computer.h"
+#include "engines/llama.cpp/profiles/calibration.h"
 #include "engines/llama.cpp/remote/remote_attention.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
@@ -53,7 +55,7 @@ bool SupportsRemote(const ggml_tensor* op) {
 // by the write of keys that comes with it.
 void Refuse(const ggml_tensor* keys, int64_t num_tokens, int64_t num_cells, const char* why) {
   if (Calibration* const calibration = Calibration::Get()) calibration->Refused(why);
-  const ggml_tensor* root = RootOf(keys);
+  const ggml_tensor* root = CacheOf(keys);
   if (root->data == nullptr || !IsKeyCache(root) || root->ne[1] < settings().min_kv) return;
   SayLeft(why);
   LearnRefusal(root->data, {why, num_tokens <= kMostTokens && num_cells >= settings().min_kv});

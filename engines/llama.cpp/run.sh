@@ -42,6 +42,10 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --peer-server S  times another server over the same prompts as well: a llama-server to start (of llama.cpp or
                    ik_llama.cpp; "PATH -option..." where it has options of its own), or the URL of one that runs,
                    which may be any that has OpenAI's /v1/completions. Of decoding as it is by default, and of --whole
+  --slots N        llama-server's slots alone: four chats of N tokens, with a full cache and with 8,192 cells and a seined;
+                   speed, memory, and a server that is killed and goes on (slots.py). Builds llama-server and what --remote does
+  --shared N       of --slots: first tokens that all chats have in common (default: 0)
+  --all            of --slots: every token is chosen, so that the tokens of both must be equal
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
@@ -67,7 +71,7 @@ die() {
   exit 1
 }
 
-model='' texts='' peer='' ctk=f16 ctv=f16 threads=2 fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0
+model='' texts='' peer='' ctk=f16 ctv=f16 threads=2 fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0 slots=0 slots_of=()
 native=ON target=''
 more=()
 while (($# > 0)); do
@@ -84,6 +88,7 @@ while (($# > 0)); do
   --rsq) export SEINE_PROFILE='' && shift && continue ;;
   --avx2) native=OFF target=-avx2 && export SEINE_SIMD=AVX2 && shift && continue ;; # ggml's default where it is not native
   --whole) more+=("$1") && shift && continue ;;
+  --all) slots_of+=("$1") && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"
   case $1 in
@@ -94,6 +99,8 @@ while (($# > 0)); do
   -ctv) ctv=$2 && more+=("$1" "$2") ;;
   --threads) threads=$2 && more+=("$1" "$2") ;;
   --peer-server) peer=$2 ;;
+  --slots) slots=$2 remote=1 ;;
+  --shared) slots_of+=("$1" "$2") ;;
   --context | --yarn | --top-k | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
@@ -105,8 +112,11 @@ done
 
 ((random + gemma < 2)) && [[ -z $model ]] || ((random + gemma == 0)) || die "--gemma, --random and --model are three models: give one"
 ((random || !weights_given)) || die "--weights are of the model that --random writes"
-[[ -z $peer || $peer == http*://* ]] || command -v "$peer" >/dev/null || die "--peer-server $peer: no such program, and no URL"
+[[ -z $peer || $peer == http*://* ]] || command -v "${peer%% *}" >/dev/null || die "--peer-server $peer: no such program, and no URL"
 ((python == 0)) || [[ -z $target ]] || die "--python installs a llama.cpp of its own: not with --avx2"
+[[ $slots =~ ^[0-9]+$ ]] || die "--slots $slots: no number of tokens"
+((slots > 0 || ${#slots_of[@]} == 0)) || die "${slots_of[0]} is of --slots"
+((slots == 0 || gemma + random == 0)) || die "--slots takes no --gemma and no --random: --model FILE, of Llama's architecture"
 [[ $WEIGHTS =~ ^(q4_K|q4_0|q8_0)$ ]] || die "--weights $WEIGHTS: q4_K, q4_0 or q8_0"
 
 mkdir -p "$BUILD/fetched"
@@ -171,7 +181,8 @@ build_llama_cpp() { # ON or OFF: whether with what its programs need; TARGET...
     die "building llama.cpp failed: $BUILD/llama.cpp.log"
 }
 [[ -f $libraries/bin/libllama.so ]] || build_llama_cpp OFF llama
-((server == 0)) || [[ -x $libraries/bin/llama-server ]] || build_llama_cpp ON llama-server llama-quantize
+((server == 0)) || [[ -x $libraries/bin/llama-quantize ]] || build_llama_cpp ON llama-server llama-quantize
+((slots == 0)) || [[ -x $libraries/bin/llama-server ]] || build_llama_cpp ON llama-server
 if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
@@ -202,6 +213,15 @@ if ((server == 1)); then
     die "making $exact failed: $BUILD/quantize.log"
   exec python3 engines/llama.cpp/tests/server_test.py --model "$exact" --draft "$model" --server "$libraries/bin/llama-server" \
     --plugin "$plugin/bin/libggml-seine.so"
+fi
+if ((slots > 0)); then
+  python3 -c 'from pydoc_data.topics import topics; print("\n\n".join(topics[t] for t in sorted(topics)))' >"$BUILD/slots.txt"
+  if [[ $(basename "$model") == SmolLM2* ]]; then
+    export SEINE_PROFILE=smollm2-135m
+    slots_of+=(--profiles bench/data)
+  fi
+  exec python3 engines/llama.cpp/bench/slots.py --server "$libraries/bin/llama-server" --model "$model" --text "$BUILD/slots.txt" \
+    --plugin "$PWD/$plugin/bin/libggml-seine.so" --seined "$plugin/bin/seined" --tokens "$slots" --threads "$threads" "${slots_of[@]}"
 fi
 ((python == 0)) || exec python3 engines/llama.cpp/tests/readme_test.py --sources "${sources%/vendor/*}" --model "$model"
 

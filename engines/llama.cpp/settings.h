@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "index/config/code_bits.h"
 #include "index/layer_gate.h"
 
 namespace seine::llama {
@@ -43,10 +44,7 @@ const Settings& settings();
 
 // Bits a coordinate of the balanced code, where there is a profile. Two are scanned of small heads, where one misses
 // keys that hold most of a head's mass (docs/decisions/codecs/0038-two-bits-for-small-heads.md).
-struct CodeBits {
-  double coarse = 1, total = 2;
-};
-inline CodeBits CodeBitsOf(int head_dim) { return head_dim <= 64 ? CodeBits{2, 2.125} : CodeBits{}; }
+inline CodeBits CodeBitsOf(int head_dim) { return head_dim <= 64 ? CodeBits{2, 2.125} : UsualBits(head_dim); }
 
 // For programs that compare: what the plug-in does from the next graph on.
 enum class Mode : int {

@@ -12,16 +12,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/deadline.h"
-#include "engines/python/arrays.h"
-#include "engines/python/connection.h"
-#include "engines/python/errors.h"
-#include "engines/python/message_dict.h"
-#include "engines/python/of_this_process.h"
-#include "engines/python/paged.h"
+#include "client/channel/deadline.h"
+#include "engines/python/connections/connection.h"
+#include "engines/python/connections/of_this_process.h"
+#include "engines/python/paged/paged.h"
+#include "engines/python/profile.h"
 #include "engines/python/prompt.h"
 #include "engines/python/step.h"
 #include "engines/python/tensor_file.h"
+#include "engines/python/values/arrays.h"
+#include "engines/python/values/errors.h"
+#include "engines/python/values/message_dict.h"
 
 namespace seine::python {
 namespace {
@@ -252,6 +253,7 @@ NB_MODULE(_native, module) {
   MakeNames();
   AddNativeError(module);
   AddPagedClasses(module);
+  AddProfileClasses(module);
   AddPromptClasses(module);
   AddTensorFile(module);
   nb::class_<Stream>(module, "Stream")

@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/fork.h"
-#include "engines/python/arrays.h"
-#include "engines/python/errors.h"
+#include "client/channel/fork.h"
+#include "engines/python/values/arrays.h"
+#include "engines/python/values/errors.h"
 #include "index/prompt/prompt_batch.h"
 #include "kernels/backend.h"
 
@@ -22,8 +22,6 @@ namespace seine::python {
 namespace {
 
 using Seen = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;  // NOLINT(misc-include-cleaner)
-
-[[noreturn]] void ThrowValueError(const std::string& text) { throw nb::value_error(text.c_str()); }
 
 DType ElementsOf(const ArrayView& array, absl::string_view name) {
   switch (array.dtype()) {

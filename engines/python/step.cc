@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/message_dict.h"
+#include "engines/python/values/message_dict.h"
 #include "seine/v1/retrieval_service.pb.h"
 
 namespace seine::python {
@@ -32,7 +32,7 @@ struct Names {
   PyObject* const prompt_mass = Make("prompt_mass");
   PyObject* const softcap = Make("softcap");
 };
-const Names* names = nullptr;
+const Names* step_names = nullptr;
 
 nb::object Attribute(nb::handle object, PyObject* name) {
   PyObject* value = PyObject_GetAttr(object.ptr(), name);
@@ -52,7 +52,7 @@ int64_t IntAttribute(nb::handle object, PyObject* name) {
 }
 
 int LayerOf(nb::handle object) {
-  const int64_t layer = IntAttribute(object, names->layer);
+  const int64_t layer = IntAttribute(object, step_names->layer);
   if (layer >= std::numeric_limits<int32_t>::min() && layer <= std::numeric_limits<int32_t>::max()) {
     return static_cast<int>(layer);
   }
@@ -60,12 +60,12 @@ int LayerOf(nb::handle object) {
 }
 
 client::Sequence SequenceOf(nb::handle owner) {
-  const nb::object sequence = Attribute(owner, names->sequence);
+  const nb::object sequence = Attribute(owner, step_names->sequence);
   client::Sequence out;
-  const nb::object index = nb::steal(PyObject_GetAttr(sequence.ptr(), names->index));
-  const nb::object id = nb::steal(PyObject_GetAttr(sequence.ptr(), names->id));
+  const nb::object index = nb::steal(PyObject_GetAttr(sequence.ptr(), step_names->index));
+  const nb::object id = nb::steal(PyObject_GetAttr(sequence.ptr(), step_names->id));
   if (index.is_valid() && id.is_valid() && nb::try_cast(index, out.index) && nb::try_cast(id, out.id)) {
-    out.generation = static_cast<uint64_t>(IntAttribute(sequence, names->generation));
+    out.generation = static_cast<uint64_t>(IntAttribute(sequence, step_names->generation));
     return out;
   }
   PyErr_Clear();
@@ -105,7 +105,8 @@ v1::Selector SelectorOf(nb::handle settings) {
 v1::Attention AttentionOf(nb::handle attention) {
   v1::Attention out;
   nb::dict settings;
-  for (PyObject* name : {names->tail, names->scale, names->with_positions, names->prompt_mass, names->softcap}) {
+  for (PyObject* name : {step_names->tail, step_names->scale, step_names->with_positions, step_names->prompt_mass,
+                         step_names->softcap}) {
     settings[nb::handle(name)] = Attribute(attention, name);
   }
   FillMessage(settings, "", "attention", &out);
@@ -121,7 +122,7 @@ std::string Shown(const client::Shape& shape) {
 }  // namespace
 
 void MakeNames() {
-  if (names == nullptr) names = new Names;
+  if (step_names == nullptr) step_names = new Names;
 }
 
 void StepSettings::Set(nb::handle selector, nb::handle attention, client::DecodeStep* step) {
@@ -151,20 +152,21 @@ void PrepareStep(nb::handle appends, nb::handle items, PreparedStep* out) {
     client::AppendItem item;
     item.sequence = SequenceOf(append);
     item.layer = LayerOf(append);
-    item.position = IntAttribute(append, names->position);
-    item.keys = TensorOf(Attribute(append, names->keys), "keys", &out->arrays);
-    item.values = OptionalTensor(Attribute(append, names->values), "values", &out->arrays);
-    item.queries = OptionalTensor(Attribute(append, names->queries), "queries", &out->arrays);
-    item.report = ReportOf(Attribute(append, names->report));
+    item.position = IntAttribute(append, step_names->position);
+    item.keys = TensorOf(Attribute(append, step_names->keys), "keys", &out->arrays);
+    item.values = OptionalTensor(Attribute(append, step_names->values), "values", &out->arrays);
+    item.queries = OptionalTensor(Attribute(append, step_names->queries), "queries", &out->arrays);
+    item.report = ReportOf(Attribute(append, step_names->report));
     step.appends.push_back(std::move(item));
   }
   for (nb::handle asked : nb::iter(items)) {
     client::RetrieveItem item;
     item.sequence = SequenceOf(asked);
     item.layer = LayerOf(asked);
-    item.queries = TensorOf(Attribute(asked, names->queries), "queries", &out->arrays);
-    if (!Attribute(asked, names->dense_from).is_none()) item.dense_from = IntAttribute(asked, names->dense_from);
-    item.positions = OptionalTensor(Attribute(asked, names->positions), "positions", &out->arrays);
+    item.queries = TensorOf(Attribute(asked, step_names->queries), "queries", &out->arrays);
+    if (!Attribute(asked, step_names->dense_from).is_none())
+      item.dense_from = IntAttribute(asked, step_names->dense_from);
+    item.positions = OptionalTensor(Attribute(asked, step_names->positions), "positions", &out->arrays);
     step.items.push_back(std::move(item));
   }
 }

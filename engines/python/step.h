@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/types.h"
-#include "engines/python/arrays.h"
+#include "engines/python/values/arrays.h"
 
 namespace seine::python {
 

@@ -1,6 +1,6 @@
 // Steps' answers as Python has them: StepResult of step.h.
-#include "engines/python/errors.h"
 #include "engines/python/step.h"
+#include "engines/python/values/errors.h"
 
 namespace seine::python {
 namespace {

@@ -19,22 +19,10 @@ nb::object TextOf(absl::string_view text) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }
 
-// A status of a TensorFile as Python has it: OSError where the file cannot be read, ValueError where it is wrong.
-void RaiseIfWrongFile(const absl::Status& status) {
-  if (status.ok()) return;
-  PyObject* type = PyExc_OSError;
-  if (absl::IsNotFound(status)) type = PyExc_FileNotFoundError;
-  if (absl::IsPermissionDenied(status)) type = PyExc_PermissionError;
-  if (absl::IsInvalidArgument(status) || absl::IsDataLoss(status)) type = PyExc_ValueError;
-  PyErr_SetObject(type, TextOf(status.message()).ptr());
-  nb::raise_python_error();
-}
-
 class Tensors {
  public:
   Tensors(nb::handle path, bool mapped) {
-    const nb::bytes name(nb::module_::import_("os").attr("fsencode")(path));
-    const std::string text(name.c_str(), name.size());
+    const std::string text = FileName(path);
     absl::StatusOr<TensorFile> file = absl::InternalError("");
     {
       const nb::gil_scoped_release release;
@@ -75,6 +63,21 @@ class Tensors {
 };
 
 }  // namespace
+
+std::string FileName(nb::handle path) {
+  const nb::bytes name(nb::module_::import_("os").attr("fsencode")(path));
+  return {name.c_str(), name.size()};
+}
+
+void RaiseIfWrongFile(const absl::Status& status) {
+  if (status.ok()) return;
+  PyObject* type = PyExc_OSError;
+  if (absl::IsNotFound(status)) type = PyExc_FileNotFoundError;
+  if (absl::IsPermissionDenied(status)) type = PyExc_PermissionError;
+  if (absl::IsInvalidArgument(status) || absl::IsDataLoss(status)) type = PyExc_ValueError;
+  PyErr_SetObject(type, TextOf(status.message()).ptr());
+  nb::raise_python_error();
+}
 
 void AddTensorFile(nb::module_& module) {
   using nb::arg;

@@ -4,10 +4,19 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
+#include "absl/status/status.h"
+
 namespace seine::python {
 
-// Puts the class into the module. Needs the GIL.
+// Puts the class into the module. All of this needs the GIL.
 void AddTensorFile(nanobind::module_& module);
+
+// A path of Python's: str, bytes or PathLike.
+std::string FileName(nanobind::handle path);
+// A status of a file as Python has it: OSError where it cannot be read or written, ValueError where it is wrong.
+void RaiseIfWrongFile(const absl::Status& status);
 
 }  // namespace seine::python
 

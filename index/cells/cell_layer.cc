@@ -30,21 +30,26 @@ IndexConfig ToIndexConfig(const CellConfig& config) {
   index.codec = config.codec;
   index.search = config.search;
   index.search.scope = Scope::kPerQHead;
+  if (index.search.softmax_scale == 0) {
+    index.search.softmax_scale = 1 / std::sqrt(static_cast<float>(config.geometry.head_dim));
+  }
   index.kv_store = KvStore::kKeysValues;
   return index;
 }
 
-// softcap 0: none.
-void CapLogits(float softcap, std::vector<float>* logits) {
-  if (softcap <= 0) return;
-  for (float& x : *logits) x = softcap * std::tanh(x / softcap);
-}
-
-// Share of attention on keys of these logits.
-double MassOf(const std::vector<float>& logits, double log_sum_exp) {
-  double mass = 0;
-  for (const float x : logits) mass += std::exp(static_cast<double>(x) - log_sum_exp);
-  return mass;
+// Cells of the zone, ascending, as counted among the zone's alone.
+std::vector<std::vector<int32_t>> ToZoneKeys(std::vector<std::vector<int32_t>> sets, const std::vector<WindowRun>& zone,
+                                             int64_t zone_begin) {
+  for (std::vector<int32_t>& set : sets) {
+    auto run = zone.begin();
+    int64_t before = 0;  // keys of the zone's runs before this one
+    for (int32_t& cell : set) {
+      const int64_t key = cell - zone_begin;
+      for (; key >= run->end * kWindowTokens; ++run) before += (run->end - run->begin) * kWindowTokens;
+      cell = static_cast<int32_t>(before + key - run->begin * kWindowTokens);
+    }
+  }
+  return sets;
 }
 
 }  // namespace
@@ -54,7 +59,11 @@ CellContext::CellContext(const CellConfig& config, IndexConfig index)
       index_(std::move(index)),
       backend_(MakeCpuBackend(/*threads=*/1)),
       ledger_(backend_.get(), 0, 0, nullptr),
-      transforms_(&index_, &ledger_, config.rotation) {}
+      transforms_(&index_, &ledger_, config.rotation),
+      codes_(backend_.get(), transforms_.layout(), /*heads=*/1, /*with_counts=*/false),
+      hashes_(/*heads=*/1, sizeof(uint32_t)),
+      hash_parts_{&hashes_,         MemoryKind::kCode, codes_.segment_keys, codes_.segment_keys, codes_.segment_keys,
+                  &codes_.fine_pool} {}
 
 absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfig& config) {
   if (config.sink < 0) return BadField("sink", "must not be negative");
@@ -69,6 +78,12 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
   }
   IndexConfig index = ToIndexConfig(config);
   if (absl::Status s = Validate(index); !s.ok()) return s;
+  // A window is encoded by itself, whatever its neighbours are.
+  const CodecConfig& codec = index.codec;
+  if (codec.centre == Centre::kGlobal) return BadField("codec.centre", "global, which cells do not have");
+  if (codec.centre == Centre::kWindow && codec.centre_tokens != kWindowTokens) {
+    return BadField("codec.centre_tokens", codec.centre_tokens, " is not ", kWindowTokens, ", a window of cells");
+  }
   if (absl::Status s = Validate(index.search, index); !s.ok()) return s;
   index.codec.profile = InLayout(std::move(index.codec.profile), index.geometry.rope);
   return std::unique_ptr<CellContext>(new CellContext(config, std::move(index)));
@@ -76,12 +91,15 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
 
 absl::StatusOr<std::unique_ptr<CellLayer>> CellLayer::Create(CellContext* context, int layer) {
   std::unique_ptr<CellLayer> made(new CellLayer(context, layer));
-  made->heads_ = std::vector<Head>(context->config_.geometry.num_kv_heads);
-  for (int h = 0; h < made->num_heads(); ++h) {
+  for (int h = 0; h < context->config_.geometry.num_kv_heads; ++h) {
+    made->heads_.emplace_back(*context, h);
     if (absl::Status s = made->Refit(h, context->config_.shortest); !s.ok()) return s;
   }
   return made;
 }
+
+CellLayer::Head::Head(const CellContext& context, int head)
+    : codes(&context.codes_, head), hashes(&context.hashes_, &context.hash_parts_) {}
 
 int64_t CellLayer::LengthToSuit(int64_t length) const {
   const CellConfig& config = context_->config_;
@@ -93,7 +111,7 @@ int CellLayer::FindOutgrown(int64_t length) const {
   const int64_t wanted = LengthToSuit(length);
   for (int h = 0; h < num_heads(); ++h) {
     // Without positions all lengths have the same codecs.
-    if (heads_[h].suits < wanted && heads_[h].codecs->position >= 0) return h;
+    if (heads_[h].suits < wanted && heads_[h].codes.codecs()->position >= 0) return h;
   }
   return -1;
 }
@@ -103,7 +121,8 @@ absl::Status CellLayer::Refit(int head, int64_t length) {
   of.suits = LengthToSuit(length);
   absl::StatusOr<std::shared_ptr<const LayerCodecs>> codecs = context_->transforms_.Of(layer_, of.suits);
   if (!codecs.ok()) return codecs.status();
-  if (std::exchange(of.codecs, *codecs) != *codecs) std::fill(of.fresh.begin(), of.fresh.end(), uint8_t{0});
+  if (of.codes.codecs() != *codecs) std::fill(of.fresh.begin(), of.fresh.end(), uint8_t{0});
+  of.codes.Choose(*std::move(codecs));
   return absl::OkStatus();
 }
 
@@ -131,34 +150,22 @@ SeenCells CellLayer::Divide(std::vector<CellRun> runs) const {
   return seine::Divide(std::move(runs), context_->config_.sink, context_->config_.local, order_);
 }
 
-size_t CellLayer::CodeBytesOfSegment(const CodeLayout& layout) {
-  return (CodeBytes(layout, kSegmentKeys) + 63) / 64 * 64;
-}
-
 absl::Status CellLayer::Reserve(int64_t num_cells) {
   const int64_t wanted = (num_cells - context_->config_.sink) / kWindowTokens;
   if (wanted <= windows_) return absl::OkStatus();
-  const CodeLayout& layout = context_->transforms_.layout();
-  const size_t code_bytes = CodeBytesOfSegment(layout);
-  const auto bytes = static_cast<int64_t>(code_bytes + kSegmentKeys * sizeof(uint32_t));
-  MemoryLedger* const ledger = &context_->ledger_;
-  const int64_t segments = (wanted + kWindowsOfSegment - 1) / kWindowsOfSegment;
-  const int64_t windows = segments * kWindowsOfSegment;
+  const int64_t windows = (wanted + kWindowsOfSegment - 1) / kWindowsOfSegment * kWindowsOfSegment;
+  const int64_t keys = windows * kWindowTokens;
+  Staging staging;
   for (Head& head : heads_) {
-    while (static_cast<int64_t>(head.segments.size()) < segments) {
-      Reservation reservation(ledger);
-      Memory block;
-      absl::Status status = reservation.Reserve(MemoryKind::kCode, bytes);
-      if (status.ok()) {
-        status = reservation.Allocate(MemoryKind::kCode, bytes, ledger->pool(MemoryKind::kCode), &block);
-      }
-      if (!status.ok()) return status;
-      head.planes.push_back(PlanesAt(layout, kSegmentKeys, block.data()));
-      head.read.push_back(AsConst(head.planes.back()));
-      head.hashes.push_back(reinterpret_cast<uint32_t*>(block.data() + code_bytes));
-      head.segments.push_back(std::move(block));
-    }
-    head.means.resize(windows * host::WindowMeansBytes(layout.head_dim));
+    head.codes.PlanGrow(keys, &staging);
+    head.hashes.Plan(windows_ * kWindowTokens, keys, &staging);
+  }
+  if (absl::Status s = staging.Allocate(&context_->ledger_); !s.ok()) return s;
+  staging.Install();
+  for (Head& head : heads_) {
+    head.codes.Extend(keys);
+    head.hashes.Refresh();
+    head.means.resize(windows * host::WindowMeansBytes(context_->config_.geometry.head_dim));
     head.value_hashes.resize(windows);
     head.fresh.resize(windows, 0);
     head.outliers.resize(windows);
@@ -218,10 +225,8 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
   const auto count = static_cast<int>(run.count * kWindowTokens);
   const ConstRows keys = Keys(run.head, cell, rows), values = Values(run.head, cell, rows);
   if (host::FirstNonFinite(keys, count, dim) >= 0 || host::FirstNonFinite(values, count, dim) >= 0) return false;
-  const Codec& codec = *head.codecs->heads[run.head].codec;
-  const CodePlanes& segment = head.planes[run.window / kWindowsOfSegment];
-  codec.Encode(keys, count, nullptr,
-               PlanesFrom(codec.layout(), segment, run.window % kWindowsOfSegment * kWindowTokens));
+  const int64_t first = run.window * kWindowTokens;
+  head.codes.Encode(0, first, keys, count);
   std::vector<float> floats(2 * static_cast<size_t>(kWindowTokens) * dim);
   float* of_values = floats.data() + static_cast<size_t>(kWindowTokens) * dim;
   for (int64_t w = 0; w < run.count; ++w) {
@@ -232,8 +237,9 @@ bool CellLayer::Encode(const Run& run, const CellRows& rows) {
     head.outliers[run.window + w] = FindOutliers(floats.data(), dim);
     head.value_hashes[run.window + w] = HashValues(run.head, run.window + w, rows);
   }
-  // A run stays in its segment, and so do its hashes.
-  HashCells(run.head, run.window * kWindowTokens, count, rows, &head.hash(run.window * kWindowTokens));
+  std::vector<uint32_t> hashes(count);
+  HashCells(run.head, first, count, rows, hashes.data());
+  head.hashes.Write(first, reinterpret_cast<const uint8_t*>(hashes.data()), count, sizeof(uint32_t));
   std::fill_n(head.fresh.begin() + run.window, run.count, uint8_t{1});
   return true;
 }
@@ -273,25 +279,6 @@ CellLayer::RowStarts CellLayer::StartsOf(int head, const CellRows& rows) const {
           static_cast<const uint8_t*>(Values(head, 0, rows).data), heads_[head].means.data()};
 }
 
-SearchTask CellLayer::SearchOf(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
-                               const RowStarts& at) const {
-  const Geometry& g = context_->config_.geometry;
-  SearchTask task;
-  task.codec = heads_[head].codecs->heads[head].codec.get();
-  task.segments = heads_[head].read.data();
-  task.segment_keys = kSegmentKeys;
-  task.num_keys = seen.end_window() * kWindowTokens;
-  task.zone_begin = context_->config_.sink;
-  task.keys = {&at.key, kOneChunk, g.head_dim, rows.key_type, rows.key_cell};
-  task.queries = queries;
-  task.group = count;
-  if (!seen.one_run()) {
-    task.runs = &seen.zone;
-    task.keys_of_runs = seen.num_windows * kWindowTokens;
-  }
-  return task;
-}
-
 host::AttentionTask CellLayer::AttentionOf(const float* queries, int count, const CellRows& rows,
                                            const RowStarts& at) const {
   const Geometry& g = context_->config_.geometry;
@@ -306,19 +293,33 @@ host::AttentionTask CellLayer::AttentionOf(const float* queries, int count, cons
   return task;
 }
 
-void CellLayer::Search(int head, const SeenCells& seen, int top_k, SearchTask* task, host::AttentionTask* attention,
-                       SearchOutput* found) const {
+SearchParams CellLayer::ParamsOf(int top_k) const {
   SearchParams search = context_->index_.search;
   search.top_k = top_k;
-  task->whole = seine::ReadsWhole(search, task->group, task->searched_keys());
-  (void)context_->backend_->Search(task, 1, search, found);  // on the CPU: it is done
+  return search;
+}
+
+void CellLayer::Search(int head, const SeenCells& seen, int top_k, host::AttentionTask* attention,
+                       SearchOutput* found) const {
+  const SearchParams search = ParamsOf(top_k);
+  SearchTask task;
+  heads_[head].codes.FillTask(0, &task);
+  task.num_keys = seen.end_window() * kWindowTokens;
+  task.zone_begin = attention->zone_begin = context_->config_.sink;
+  task.keys = attention->keys;
+  task.queries = attention->queries;
+  task.group = attention->group;
+  if (!seen.one_run()) {
+    task.runs = attention->window_runs = &seen.zone;
+    task.keys_of_runs = seen.num_windows * kWindowTokens;
+  }
+  task.whole = seine::ReadsWhole(search, task.group, task.searched_keys());
+  (void)context_->backend_->Search(&task, 1, search, found);  // on the CPU: it is done
   attention->sets = &found->positions;
   attention->logits = &found->scores;
-  attention->zone_begin = task->zone_begin;
   attention->dense = seen.dense;
-  attention->window_runs = task->runs;
   if (context_->config_.tail) attention->num_windows = seen.end_window();
-  if (!task->whole) AddOutliers(heads_[head].outliers.data(), seen.zone, *attention, found);
+  if (!task.whole) AddOutliers(heads_[head].outliers.data(), seen.zone, *attention, found);
 }
 
 bool CellLayer::Attend(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
@@ -333,10 +334,9 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   const int64_t check = seen.window(piece / kPieces) * kWindowTokens + piece % kPieces * kPieceCells;
   FetchCells(head, check, kPieceCells, rows);
   const RowStarts at = StartsOf(head, rows);
-  SearchTask task = SearchOf(head, queries, count, seen, rows, at);
   host::AttentionTask attention = AttentionOf(queries, count, rows, at);
   static thread_local SearchOutput found;
-  Search(head, seen, top_k, &task, &attention, &found);
+  Search(head, seen, top_k, &attention, &found);
   static thread_local std::vector<int32_t> chosen;
   static thread_local std::vector<uint32_t> hashes;
   chosen.clear();
@@ -349,7 +349,7 @@ bool CellLayer::Attend(int head, const float* queries, int count, const SeenCell
   float unread[kMaxGroup];
   host::Attend(attention, out, log_sum_exp == nullptr ? unread : log_sum_exp);
   if (hashes.size() < chosen.size()) hashes.resize(chosen.size());
-  host::HashRows(Keys(head, 0, rows), chosen.data(), static_cast<int>(chosen.size()), task.keys.head_dim,
+  host::HashRows(Keys(head, 0, rows), chosen.data(), static_cast<int>(chosen.size()), attention.keys.head_dim,
                  hashes.data());
   uint32_t differ = 0;  // read at the end: a branch for each key would take longer
   for (size_t i = 0; i < chosen.size(); ++i) differ |= hashes[i] ^ of.hash(chosen[i] - sink);
@@ -366,54 +366,39 @@ void CellLayer::AttendExactly(int head, const float* queries, int count, const S
 }
 
 bool CellLayer::ReadsWhole(const SeenCells& seen, int count, int top_k) const {
-  SearchParams search = context_->index_.search;
-  search.top_k = top_k;
-  return seine::ReadsWhole(search, count, seen.num_windows * kWindowTokens);
+  return seine::ReadsWhole(ParamsOf(top_k), count, seen.num_windows * kWindowTokens);
 }
 
 double CellLayer::Lost(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
                        int top_k) const {
   const RowStarts at = StartsOf(head, rows);
-  SearchTask task = SearchOf(head, queries, count, seen, rows, at);
   host::AttentionTask attention = AttentionOf(queries, count, rows, at);
   SearchOutput found;
-  Search(head, seen, top_k, &task, &attention, &found);
-  // Logits of the zone, and behind them those of dense cells.
-  const int64_t zone = seen.num_windows * kWindowTokens;
-  int64_t all = zone;
-  for (const CellRun& run : seen.dense) all += run.end - run.begin;
-  std::vector<float> logits(count * all);
+  Search(head, seen, top_k, &attention, &found);
+  QualitySample::Head judged;  // whose places are the zone's cells in a row, and behind them the dense ones
+  judged.zone_keys = judged.size = seen.num_windows * kWindowTokens;
+  for (const CellRun& run : seen.dense) judged.size += run.end - run.begin;
+  judged.found = ToZoneKeys(std::move(found.positions), seen.zone, attention.zone_begin);
+  std::vector<float> logits(count * judged.size);
   float* out = logits.data();
   const auto dot = [&](int64_t begin, int64_t end) {
-    host::DotRows(Keys(head, begin, rows), end - begin, attention.keys.head_dim, queries, count, out, all);
+    host::DotRows(Keys(head, begin, rows), end - begin, attention.keys.head_dim, queries, count, out, judged.size);
     out += end - begin;
   };
   for (const WindowRun& run : seen.zone) {
-    dot(task.zone_begin + run.begin * kWindowTokens, task.zone_begin + run.end * kWindowTokens);
+    dot(attention.zone_begin + run.begin * kWindowTokens, attention.zone_begin + run.end * kWindowTokens);
   }
   for (const CellRun& run : seen.dense) dot(run.begin, run.end);
-  for (float& logit : logits) logit *= attention.scale;
-  CapLogits(attention.softcap, &logits);
+  ScaleLogits(attention.scale, attention.softcap, &logits);
   double lost = 0;
-  std::vector<float> scratch, best;
-  std::vector<uint32_t> chosen;
-  for (int q = 0; q < count; ++q) {
-    const float* const of_query = logits.data() + q * all;
-    SelectLargest(of_query, zone, std::min<int64_t>(top_k, zone), &scratch, &chosen);
-    best.clear();
-    for (const uint32_t key : chosen) best.push_back(of_query[key]);
-    std::vector<float>& scores = found.scores[q];
-    CapLogits(attention.softcap, &scores);
-    const double log_sum_exp = LogSumExp(of_query, all);
-    lost += MassOf(best, log_sum_exp) - MassOf(scores, log_sum_exp);
-  }
+  for (const SetQuality& set : Judge(judged, ParamsOf(top_k), count, logits)) lost += set.lost;
   return lost / count;
 }
 
 int64_t CellLayer::bytes() const {
   int64_t bytes = 0;
   for (const Head& head : heads_) {
-    for (const Memory& segment : head.segments) bytes += segment.bytes();
+    bytes += head.codes.bytes() + head.hashes.bytes();
     bytes += static_cast<int64_t>(head.means.size() + head.value_hashes.size() * sizeof(uint32_t) + head.fresh.size() +
                                   head.outliers.size() * sizeof(uint64_t));
   }
@@ -421,11 +406,11 @@ int64_t CellLayer::bytes() const {
 }
 
 int64_t CellLayer::BytesFor(int64_t num_cells) const {
-  const CodeLayout& layout = context_->transforms_.layout();
   const int64_t windows = (num_cells - context_->config_.sink) / kWindowTokens;
   const int64_t segments = (windows + kWindowsOfSegment - 1) / kWindowsOfSegment;
+  const CodeLayout& layout = context_->transforms_.layout();
   const size_t window = host::WindowMeansBytes(layout.head_dim) + sizeof(uint32_t) + sizeof(uint8_t) + sizeof(uint64_t);
-  const size_t segment = CodeBytesOfSegment(layout) + kSegmentKeys * sizeof(uint32_t) + kWindowsOfSegment * window;
+  const size_t segment = CodeBytes(layout, kSegmentKeys) + kSegmentKeys * sizeof(uint32_t) + kWindowsOfSegment * window;
   return num_heads() * segments * static_cast<int64_t>(segment);
 }
 

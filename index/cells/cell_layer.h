@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,6 +22,8 @@
 #include "index/cells/seen_cells.h"
 #include "index/config/config.h"
 #include "index/memory/memory.h"
+#include "index/storage/code_store.h"
+#include "index/storage/row_store.h"
 #include "index/transforms/transforms.h"
 #include "kernels/backend.h"
 #include "kernels/host.h"
@@ -60,7 +63,7 @@ class CellContext {
 
   const CellConfig& config() const { return config_; }
   // Held beside the layers' bytes(): room for codes to come.
-  int64_t spare_bytes() { return ledger_.pool(MemoryKind::kCode)->free_bytes(); }
+  int64_t spare_bytes() { return codes_.scan_pool.free_bytes() + codes_.fine_pool.free_bytes(); }
 
  private:
   friend class CellLayer;
@@ -71,6 +74,10 @@ class CellContext {
   const std::unique_ptr<Backend> backend_;
   MemoryLedger ledger_;
   Transforms transforms_;
+  const CodeShape codes_;
+  // A hash a key, of as many keys as a segment has codes of, beside the records of its codes.
+  const RowFormat hashes_;
+  const PieceList::Shape hash_parts_;
 };
 
 // Attend, AttendExactly and Lost may run at once, on one head too. Encode and Verify come one at a time on a head and
@@ -133,24 +140,21 @@ class CellLayer {
   int64_t BytesFor(int64_t num_cells) const;  // bytes() once there is room for so many cells
 
  private:
-  static constexpr int kSegmentKeys = 2048;
+  static constexpr int kSegmentKeys = CodeShape::kSegmentKeys;
   static constexpr int64_t kWindowsOfSegment = kSegmentKeys / kWindowTokens;
-  static size_t CodeBytesOfSegment(const CodeLayout& layout);
 
   struct Head {
-    // Blocks of the context's slabs, so that codes lie in huge pages: codes of kSegmentKeys keys, and then their
-    // hashes.
-    std::vector<Memory> segments;
-    std::vector<CodePlanes> planes;
-    std::vector<ConstCodePlanes> read;   // the same
-    std::vector<uint32_t*> hashes;       // [segments], each [kSegmentKeys]
+    Head(const CellContext& context, int head);
+    CodeStore codes;  // of the one head
+    RowStore hashes;
     std::vector<uint8_t> means;          // [windows][WindowMeansBytes]
     std::vector<uint32_t> value_hashes;  // [windows]: of what the means are of
     std::vector<uint8_t> fresh;          // [windows]
     std::vector<uint64_t> outliers;      // [windows], outliers.h
-    std::shared_ptr<const LayerCodecs> codecs;
-    int64_t suits = 0;  // positions of the longest text that they are for
-    uint32_t& hash(int64_t key) const { return hashes[key / kSegmentKeys][key % kSegmentKeys]; }
+    int64_t suits = 0;                   // positions of the longest text that its codecs are for
+    const uint32_t& hash(int64_t key) const {
+      return reinterpret_cast<const uint32_t*>(hashes.HeadChunks(0)[key / kSegmentKeys])[key % kSegmentKeys];
+    }
     std::atomic<int64_t> next_check{0};  // whose keys an answer compares besides those that it chose
   };
 
@@ -164,22 +168,20 @@ class CellLayer {
   std::pair<int64_t, int64_t> WindowsOf(int64_t begin, int64_t end) const;
   // Cells [first, first + count) of the zone: whether their keys are those that were encoded, and what that reads.
   bool Unchanged(int head, int64_t first, int64_t count, const CellRows& rows) const;
-  // What a search of a head's zone is asked, and attention without what is found. They point into `at`.
+  // Attention of a head without what is found, which points into `at`.
   struct RowStarts {
     const uint8_t *key, *value, *means;
   };
   RowStarts StartsOf(int head, const CellRows& rows) const;
-  SearchTask SearchOf(int head, const float* queries, int count, const SeenCells& seen, const CellRows& rows,
-                      const RowStarts& at) const;
   host::AttentionTask AttentionOf(const float* queries, int count, const CellRows& rows, const RowStarts& at) const;
-  // Searches, and completes `attention` by what is found and what is dense.
-  void Search(int head, const SeenCells& seen, int top_k, SearchTask* task, host::AttentionTask* attention,
-              SearchOutput* found) const;
+  SearchParams ParamsOf(int top_k) const;
+  // Searches the zone, and completes `attention` by what is found and what is dense.
+  void Search(int head, const SeenCells& seen, int top_k, host::AttentionTask* attention, SearchOutput* found) const;
   void FetchCells(int head, int64_t first, int64_t count, const CellRows& rows) const;
 
   CellContext* const context_;
   const int layer_;
-  std::vector<Head> heads_;
+  std::deque<Head> heads_;
   WriteOrder order_;
   int64_t windows_ = 0;  // that there is room for
 };

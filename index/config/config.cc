@@ -249,7 +249,7 @@ int QueriesKept(const IndexConfig& config) {
   if (e.keep_queries) return *e.keep_queries;
   const auto scorer = MakeScorer(e.scorer);
   if (!scorer.ok() || ((*scorer)->takes_profile() && HasEvictionProfile(config))) return 0;
-  return static_cast<int>((*scorer)->usual_queries());
+  return static_cast<int>((*scorer)->default_query_window());
 }
 
 CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {
@@ -272,8 +272,8 @@ absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
     return WrongField("codec", "coarse_bits", codec.coarse_bits, " at head_dim ", head_dim, " is more than the ",
                       kMostCoarseBits, " bits of a key that a scan may read");
   }
-  if (!(codec.total_bits >= 2 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
-    return WrongField("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [2, 4]");
+  if (!(codec.total_bits >= 1 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
+    return WrongField("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [1, 4]");
   }
   if (codec.total_bits <= codec.coarse_bits) {
     return WrongField("codec", "total_bits", codec.total_bits, " is not above coarse_bits, ", codec.coarse_bits);

@@ -73,7 +73,7 @@ struct CodecConfig {
   // encoded (SealingPosition). Nothing but the default where RoPE is not stated, for it has no effect there.
   int64_t horizon = kDefaultHorizon;
   double coarse_bits = 1;  // a coordinate, of the plane that is scanned: .5, 1 or 2
-  double total_bits = 2;   // a coordinate, of the whole code: a multiple of 1/8 above coarse_bits, in [2, 4]
+  double total_bits = 2;   // a coordinate, of the whole code: a multiple of 1/8 above coarse_bits, in [1, 4]
   // p for whoever knows it better than the length tells, as where recorded queries are replayed.
   std::optional<int64_t> query_position;
 };
@@ -154,8 +154,8 @@ struct AttentionParams {
   double prompt_mass = 1;
 };
 
-// eviction.keep_queries, or where it is absent what the scorer needs (Scorer::usual_queries): none where a profile
-// stands in for them.
+// eviction.keep_queries, or where it is absent what the scorer needs (Scorer::default_query_window): none where a
+// profile stands in for them.
 int QueriesKept(const IndexConfig& config);
 
 // eviction.horizon, or where it is absent what stands in for it.

@@ -24,7 +24,7 @@ void Counts::Searched(const SearchStats& stats) {
                                             {Stage::kSelect, stats.select_ns},
                                             {Stage::kRerank, stats.rerank_ns},
                                             {Stage::kRefine, stats.refine_ns}};
-  const Cells::Set set = cells_.Mine();
+  const ThreadLocalCounters::Set set = cells_.Local();
   for (const auto& [stage, ns] : took) {
     if (ns > 0) Of(kFirstStage + static_cast<int>(stage)).AddTo(set, ns);
   }

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
-#include "index/counts/cells.h"
 #include "index/counts/histogram.h"
 #include "index/counts/ratio_histogram.h"
+#include "index/counts/thread_local_counters.h"
 
 namespace seine {
 
@@ -74,7 +74,7 @@ class Counts {
   static constexpr int64_t kLife = 10'000;
   Histogram Of(int number) const { return {&cells_, number * Histogram::kCells, number < kStages ? 1 : kLife}; }
 
-  mutable Cells cells_;
+  mutable ThreadLocalCounters cells_;
 };
 
 // What live quality has found of an index: by item, and by set of an item, of which each head has one or several.
@@ -87,6 +87,17 @@ struct QualityReading {
     recall += o.recall;
     attention_mass += o.attention_mass;
     predicted_recall += o.predicted_recall;
+    return *this;
+  }
+};
+
+// What an index has counted since it was made.
+struct IndexTotals {
+  int64_t appended = 0;    // tokens, once a layer
+  int64_t candidates = 0;  // keys that outlived the scan, of all query heads
+  int64_t attended = 0;    // tokens, of all query heads
+  IndexTotals& operator+=(const IndexTotals& o) {
+    appended += o.appended, candidates += o.candidates, attended += o.attended;
     return *this;
   }
 };
@@ -111,18 +122,17 @@ class IndexCounts {
     return {quality_.Read(kRatios * RatioHistogram::kCells), Ratio(kRecall).Read(), Ratio(kMass).Read(),
             Ratio(kPredicted).Read()};
   }
-  int64_t appended() const { return cells_.Read(kAppended); }      // tokens, once a layer
-  int64_t candidates() const { return cells_.Read(kCandidates); }  // keys that outlived the scan, of all query heads
-  int64_t attended() const { return cells_.Read(kAttended); }      // tokens, of all query heads
-  uint64_t serial() const { return serial_; }                      // of this index in the process
+  IndexTotals totals() const { return {cells_.Read(kAppended), cells_.Read(kCandidates), cells_.Read(kAttended)}; }
+  uint64_t serial() const { return serial_; }  // of this index in the process
 
  private:
   enum : int { kAppended = Histogram::kCells, kCandidates, kAttended, kCells };
   enum : int { kRecall = 0, kMass, kPredicted, kRatios };
   RatioHistogram Ratio(int number) const { return {&quality_, number * RatioHistogram::kCells}; }
   const uint64_t serial_;
-  mutable Cells cells_{kCells};
-  mutable Cells quality_{kRatios * RatioHistogram::kCells + 1};  // apart: threads that serve calls add nothing here
+  mutable ThreadLocalCounters cells_{kCells};
+  mutable ThreadLocalCounters quality_{kRatios * RatioHistogram::kCells +
+                                       1};  // apart: threads that serve calls add nothing here
 };
 
 // Times a stage from here to the end of the scope. `counts`: nullptr: does nothing.

@@ -1,5 +1,5 @@
-// Histograms of times over Cells. Buckets are ten a decade, so that percentiles are within some 12 %; a monitor gets
-// three of them, 1, 2 and 5.
+// Histograms of times over ThreadLocalCounters. Buckets are ten a decade, so that percentiles are within some 12 %; a
+// monitor gets three of them, 1, 2 and 5.
 #ifndef SEINE_INDEX_COUNTS_HISTOGRAM_H_
 #define SEINE_INDEX_COUNTS_HISTOGRAM_H_
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "index/counts/cells.h"
+#include "index/counts/thread_local_counters.h"
 
 namespace seine {
 
@@ -32,22 +32,22 @@ struct HistogramReading {
 // counted. `share` in [0, 1].
 double Quantile(const HistogramReading& reading, double share);
 
-// Thread-safe, as Cells are: a view of kCells of them.
+// Thread-safe, as ThreadLocalCounters are: a view of kCells of them.
 class Histogram {
  public:
   static constexpr int kCells = kBounds + 2;  // buckets, and the sum
 
   // `times`: buckets are so many times longer, 1 us to 10 s otherwise.
-  Histogram(Cells* cells, int first, int64_t times = 1) : cells_(cells), first_(first), times_(times) {}
-  void Add(int64_t ns) const { AddTo(cells_->Mine(), ns); }
-  void AddTo(const Cells::Set& set, int64_t ns) const {
+  Histogram(ThreadLocalCounters* cells, int first, int64_t times = 1) : cells_(cells), first_(first), times_(times) {}
+  void Add(int64_t ns) const { AddTo(cells_->Local(), ns); }
+  void AddTo(const ThreadLocalCounters::Set& set, int64_t ns) const {
     set.Add(first_ + BucketOf(times_ == 1 ? ns : ns / times_), 1);
     set.Add(first_ + kBounds + 1, ns);
   }
   HistogramReading Read() const;
 
  private:
-  Cells* cells_;
+  ThreadLocalCounters* cells_;
   int first_;
   int64_t times_;
 };

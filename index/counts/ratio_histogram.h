@@ -1,4 +1,5 @@
-// Histograms of shares in [0, 1] over Cells: recall, attention mass. Buckets are narrow near 1, where they matter.
+// Histograms of shares in [0, 1] over ThreadLocalCounters: recall, attention mass. Buckets are narrow near 1, where
+// they matter.
 #ifndef SEINE_INDEX_COUNTS_RATIO_HISTOGRAM_H_
 #define SEINE_INDEX_COUNTS_RATIO_HISTOGRAM_H_
 
@@ -7,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "index/counts/cells.h"
+#include "index/counts/thread_local_counters.h"
 
 namespace seine {
 
@@ -32,18 +33,18 @@ struct RatioReading {
   }
 };
 
-// Thread-safe, as Cells are: a view of kCells of them.
+// Thread-safe, as ThreadLocalCounters are: a view of kCells of them.
 class RatioHistogram {
  public:
   static constexpr int kCells = static_cast<int>(kRatioBounds.size()) + 1;  // buckets, and the sum in millionths
 
-  RatioHistogram(Cells* cells, int first) : cells_(cells), first_(first) {}
+  RatioHistogram(ThreadLocalCounters* cells, int first) : cells_(cells), first_(first) {}
   // A share that rounding has put outside [0, 1] counts as the nearest within.
   void Add(double share) const {
     const double inside = share > 0 ? (share < 1 ? share : 1) : 0;
     int bucket = 0;
     while (inside > kRatioBounds[static_cast<size_t>(bucket)]) ++bucket;
-    const Cells::Set set = cells_->Mine();
+    const ThreadLocalCounters::Set set = cells_->Local();
     set.Add(first_ + bucket, 1);
     set.Add(first_ + kCells - 1, std::llround(inside * 1e6));
   }
@@ -55,7 +56,7 @@ class RatioHistogram {
   }
 
  private:
-  Cells* cells_;
+  ThreadLocalCounters* cells_;
   int first_;
 };
 

@@ -73,7 +73,7 @@ void AttentionSums::Truncate(int64_t position) {
   counted_to_ = std::min(counted_to_, position);
 }
 
-AttentionSums::State AttentionSums::Remember() const {
+AttentionSums::State AttentionSums::SaveCheckpoint() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return {block_, counted_to_};
 }

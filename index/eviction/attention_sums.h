@@ -60,9 +60,9 @@ class AttentionSums {
     CowPtr<Block> block;
     int64_t counted_to = 0;
   };
-  State Remember() const;
+  State SaveCheckpoint() const;
   void Restore(State state);
-  void ShareFrom(const AttentionSums& source) { Restore(source.Remember()); }
+  void ShareFrom(const AttentionSums& source) { Restore(source.SaveCheckpoint()); }
 
   // For snapshots. Part: false where there is no memory to part from those who share the sums. Load: into new ones, of
   // heads that hold `sizes` tokens of a layer of `length`.

@@ -40,11 +40,7 @@ Compared ReadLogits(const QualitySample& sample, const QualitySample::Head& head
     if (StopRequested()) return Compared::kStopped;
   }
   const float given = sample.params.softmax_scale;
-  const float scale = given > 0 ? given : 1 / std::sqrt(static_cast<float>(g.head_dim));
-  for (float& logit : *logits) logit *= scale;
-  if (const float cap = sample.softcap; cap > 0) {
-    for (float& logit : *logits) logit = cap * std::tanh(logit / cap);
-  }
+  ScaleLogits(given > 0 ? given : 1 / std::sqrt(static_cast<float>(g.head_dim)), sample.softcap, logits);
   return Compared::kDone;
 }
 

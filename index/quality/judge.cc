@@ -15,6 +15,21 @@ namespace {
 
 constexpr int kLanes = 16;  // host::SumExp's
 
+// log sum e^x over x[0, n), n >= 1.
+double LogSumExp(const float* x, int64_t n) {
+  float low = 0, high = 0;
+  host::Range(x, static_cast<size_t>(n), &low, &high);
+  // In pieces, whose fp32 sums lose nothing that matters.
+  constexpr int64_t kPiece = 4096;
+  double sum = 0;
+  for (int64_t i = 0; i < n; i += kPiece) {
+    float lanes[kLanes] = {};
+    host::SumExp(x + i, static_cast<size_t>(std::min(kPiece, n - i)), 1.0f, high, lanes);
+    sum += std::accumulate(lanes, lanes + kLanes, 0.0);
+  }
+  return static_cast<double>(high) + std::log(sum);
+}
+
 // The queries that share a set, and their logits.
 struct Sharers {
   std::vector<const float*> logits;  // each [head.size]
@@ -124,18 +139,10 @@ double MassOf(const QualitySample::Head& head, const Sharers& sharers, const std
 
 }  // namespace
 
-double LogSumExp(const float* x, int64_t n) {
-  float low = 0, high = 0;
-  host::Range(x, static_cast<size_t>(n), &low, &high);
-  // In pieces, whose fp32 sums lose nothing that matters.
-  constexpr int64_t kPiece = 4096;
-  double sum = 0;
-  for (int64_t i = 0; i < n; i += kPiece) {
-    float lanes[kLanes] = {};
-    host::SumExp(x + i, static_cast<size_t>(std::min(kPiece, n - i)), 1.0f, high, lanes);
-    sum += std::accumulate(lanes, lanes + kLanes, 0.0);
-  }
-  return static_cast<double>(high) + std::log(sum);
+void ScaleLogits(float scale, float softcap, std::vector<float>* dots) {
+  for (float& x : *dots) x *= scale;
+  if (softcap <= 0) return;
+  for (float& x : *dots) x = softcap * std::tanh(x / softcap);
 }
 
 std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParams& params, int group,

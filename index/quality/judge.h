@@ -35,8 +35,8 @@ struct SetWeights {
   std::vector<float> found;    // beside QualitySample::Head::found
 };
 
-// log sum e^x over x[0, n), n >= 1.
-double LogSumExp(const float* x, int64_t n);
+// Dot products as logits: times `scale` and, where `softcap` > 0, softcap tanh(. / softcap).
+void ScaleLogits(float scale, float softcap, std::vector<float>* dots);
 
 // `logits` [group][head.size], scaled; `group`: query heads of the KV head. One SetQuality a set found. std::bad_alloc.
 std::vector<SetQuality> Judge(const QualitySample::Head& head, const SearchParams& params, int group,

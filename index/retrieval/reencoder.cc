@@ -75,7 +75,7 @@ absl::Status Reencoder::FinishDue(const std::shared_ptr<Sequence>& sequence, int
       return StopStatus();
     }
     if (outcome == Outcome::kLeft) {
-      target.NotDue();
+      target.ClearReencodeDue();
       break;
     }
   }

@@ -76,7 +76,7 @@ class WeightedScorer : public Scorer {
 
   SumsWanted sums() const override { return scorer_->sums(); }
   bool needs_queries() const override { return scorer_->needs_queries(); }
-  int64_t usual_queries() const override { return scorer_->usual_queries(); }
+  int64_t default_query_window() const override { return scorer_->default_query_window(); }
   bool takes_profile() const override { return scorer_->takes_profile(); }
   const char* values_option() const override { return "value_weight"; }
   bool needs_filters() const override { return scorer_->needs_filters(); }

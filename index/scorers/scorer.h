@@ -108,7 +108,7 @@ class Scorer {
   virtual SumsWanted sums() const { return {}; }
   virtual bool needs_queries() const { return false; }
   // How many of the last positions' queries an index keeps by itself, where it is not told how many.
-  virtual int64_t usual_queries() const { return needs_queries() ? kDefaultKeptQueries : 0; }
+  virtual int64_t default_query_window() const { return needs_queries() ? kDefaultKeptQueries : 0; }
   virtual bool takes_profile() const { return false; }  // in place of the queries that it needs
   // The option by which it reads values; nullptr: it does not.
   virtual const char* values_option() const { return nullptr; }

@@ -31,7 +31,7 @@ class SnapKv : public Scorer {
   explicit SnapKv(const ScorerConfig& config) : window_(config.query_window), kernel_(config.kernel) {}
 
   bool needs_queries() const override { return true; }
-  int64_t usual_queries() const override { return window_; }
+  int64_t default_query_window() const override { return window_; }
   int64_t observation_window() const override { return window_; }
   const char* kept_prompt_option() const override { return "query_window"; }
 

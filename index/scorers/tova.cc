@@ -13,7 +13,7 @@ namespace {
 class Tova : public Scorer {
  public:
   bool needs_queries() const override { return true; }
-  int64_t usual_queries() const override { return 1; }
+  int64_t default_query_window() const override { return 1; }
 
   // Those before the last query's own.
   TokenRange Scored(const ScoreInput& input, int head) const override {

@@ -152,8 +152,8 @@ class HeadGroupCache {
 
   int64_t store_bytes() const;
   int64_t code_bytes() const;  // with what bases and the device's copies of means take beside the codes
-  // Tells the facts of the cache; leaves what `facts` has already as it is. Some tens of nanoseconds.
-  void Tell(HeadGroupFacts* facts) const;
+  // Fills in the facts of the cache; leaves what `facts` has already as it is. Some tens of nanoseconds.
+  void FillFacts(HeadGroupFacts* facts) const;
 
  private:
   PieceList::Extent RowExtent() const;
@@ -227,7 +227,7 @@ class HeadGroupCache {
   std::vector<LowRankStore> low_;             // [num_heads], of equal sizes, or empty
   std::vector<LowRankStore::Staged> staged_;  // beside them, from StageLow to CommitAppend
   // Facts of low_: a copy, and bytes of the host's and the device's.
-  std::shared_ptr<const std::vector<LowRankStore>> low_told_;
+  std::shared_ptr<const std::vector<LowRankStore>> published_low_;
   int64_t low_store_bytes_ = 0, low_code_bytes_ = 0;
 };
 

@@ -95,7 +95,7 @@ void HeadGroupCache::LowRankChanged() {
     low_store_bytes_ += bytes.total();
     low_code_bytes_ += bytes.device_bases;
   }
-  low_told_ = std::make_shared<const std::vector<LowRankStore>>(low_);
+  published_low_ = std::make_shared<const std::vector<LowRankStore>>(low_);
 }
 
 std::pair<size_t, size_t> HeadGroupCache::LowAmong(absl::Span<const uint32_t> places) const {

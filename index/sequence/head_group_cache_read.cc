@@ -33,14 +33,14 @@ int64_t HeadGroupCache::code_bytes() const {
   return codes_.bytes() + keys_.mirror_bytes() + values_.mirror_bytes() + windows_.mirror_bytes() + low_code_bytes_;
 }
 
-void HeadGroupCache::Tell(HeadGroupFacts* facts) const {
+void HeadGroupCache::FillFacts(HeadGroupFacts* facts) const {
   facts->size = size_;
   facts->zone_keys = codes_.visible();
   facts->segments = codes_.num_segments();
   facts->head_code_bytes = codes_.head_bytes(0);
   facts->head_store_bytes = store_bytes() / num_heads();
   if (facts->codecs != codes_.codecs()) facts->codecs = codes_.codecs();
-  if (facts->low != low_told_) facts->low = low_told_;
+  if (facts->low != published_low_) facts->low = published_low_;
 }
 
 HeadGroupCache::HeadGroupCache(const Context* context, int layer)

@@ -63,7 +63,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   if (!again.ok()) return again.status();
   const bool in_parts = keys.num_tokens - replayed > std::max<int64_t>(0, Room());
   const bool counts_again = attention_sums_.on() && queries.num_tokens > keys.num_tokens - replayed;
-  Before before = Remember(in_parts, in_parts || !again->empty(), in_parts || counts_again);
+  Before before = SaveCheckpoint(in_parts, in_parts || !again->empty(), in_parts || counts_again);
   kept_queries_.Commit(*std::move(again));
   AccumulateGiven(queries, last, position, position + replayed);
   for (int64_t done = replayed; done < keys.num_tokens;) {
@@ -74,7 +74,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
       for (const auto& cache : caches_) cache->DropStaged();
     }
     if (!part.ok()) {
-      GoBackTo(&before);
+      RestoreCheckpoint(&before);
       return part.status();
     }
     done += *part;
@@ -82,7 +82,7 @@ absl::StatusOr<int64_t> Layer::Append(int64_t position, const TensorView& keys, 
   before = {};  // its memory, ahead of a cut that needs some
   // The tokens are taken: a cut that fails is left to the next append, which fails where it fails again.
   try {
-    JudgeDue(keys.num_tokens - replayed);
+    UpdateReencodeDue(keys.num_tokens - replayed);
     // Where the scorer looks at queries, those of the last token may still come, before the next one does.
     const bool waits = (context_->eviction.by_queries() && kept_queries_.newest() < length_ - 1) ||
                        (attention_sums_.on() && attention_sums_.counted_to() < length_);
@@ -126,16 +126,16 @@ std::vector<int64_t> Layer::Sizes() const {
   return sizes;
 }
 
-Layer::Before Layer::Remember(bool caches, bool queries, bool sums) const {
+Layer::Before Layer::SaveCheckpoint(bool caches, bool queries, bool sums) const {
   Before before{length_, evictions_, due(), {}, std::nullopt, std::nullopt};
   if (queries && kept_queries_.on()) before.queries = kept_queries_.Entries();
-  if (sums && attention_sums_.on()) before.sums = attention_sums_.Remember();
+  if (sums && attention_sums_.on()) before.sums = attention_sums_.SaveCheckpoint();
   if (!caches) return before;
   for (const auto& cache : caches_) before.caches.push_back(*cache);
   return before;
 }
 
-void Layer::GoBackTo(Before* before) {
+void Layer::RestoreCheckpoint(Before* before) {
   if (before->queries) kept_queries_.Restore(*std::move(before->queries));
   if (before->sums) attention_sums_.Restore(*std::move(before->sums));
   if (before->caches.empty()) return;
@@ -233,7 +233,7 @@ absl::Status Layer::CommitTruncate(int64_t position) {
   attention_sums_.Truncate(position);
   ++cuts_;
   length_ = position;
-  JudgeDue(0);
+  UpdateReencodeDue(0);
   return status;
 }
 
@@ -291,7 +291,7 @@ absl::StatusOr<int64_t> Layer::Keep(const std::vector<std::vector<uint32_t>>& pl
   attention_sums_.CommitKept(*std::move(sums));
   ++cuts_;
   ++evictions_;
-  JudgeDue(0);
+  UpdateReencodeDue(0);
   return gone;
 }
 
@@ -357,26 +357,26 @@ int64_t Layer::store_bytes() const {
 void Layer::Publish() try {
   std::vector<HeadGroupFacts> parted;  // goes after the lock
   const LayerTotals totals = {length_, code_bytes(), store_bytes()};
-  const std::lock_guard<std::mutex> lock(told_mutex_);
-  told_ = totals;
-  if (caches_told_.size() != caches_.size()) {
-    parted.swap(caches_told_);
-    caches_told_.resize(caches_.size());
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  published_ = totals;
+  if (published_caches_.size() != caches_.size()) {
+    parted.swap(published_caches_);
+    published_caches_.resize(caches_.size());
   }
-  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->Tell(&caches_told_[i]);
+  for (size_t i = 0; i < caches_.size(); ++i) caches_[i]->FillFacts(&published_caches_[i]);
 } catch (const std::bad_alloc&) {  // told with the next change
 }
 
 LayerTotals Layer::totals() const {
-  const std::lock_guard<std::mutex> lock(told_mutex_);
-  return told_;
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  return published_;
 }
 
 HeadFacts Layer::facts(int kv_head) const {
   HeadFacts facts;
-  const std::lock_guard<std::mutex> lock(told_mutex_);
-  facts.length = told_.length;
-  facts.cache = caches_told_[caches_told_.size() == 1 ? 0 : kv_head];
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  facts.length = published_.length;
+  facts.cache = published_caches_[published_caches_.size() == 1 ? 0 : kv_head];
   const auto& low = facts.cache.low;
   if (low != nullptr) facts.low_rank = &(*low)[low->size() == 1 ? 0 : kv_head];
   return facts;

@@ -96,7 +96,7 @@ class Layer {
   // Whether the next answer had better wait for them: a prompt has outgrown the codes. A decode step's few tokens alone
   // make no answer wait, unless the reencoder has fallen far behind. Needs no mutex.
   bool due() const { return due_.load(std::memory_order_relaxed); }
-  void NotDue() const { due_.store(false, std::memory_order_relaxed); }  // there is no memory to make them in
+  void ClearReencodeDue() const { due_.store(false, std::memory_order_relaxed); }  // there is no memory to make them in
   // Held by whoever encodes the layer anew, before mutex(). Needs no mutex.
   const std::shared_ptr<FairMutex>& reencoding() const { return reencoding_; }
   int64_t cuts() const { return cuts_; }  // truncations and evictions so far that took tokens away
@@ -174,8 +174,8 @@ class Layer {
     std::optional<KeptQueries::Staged> queries;
     std::optional<AttentionSums::State> sums;
   };
-  Before Remember(bool caches, bool queries, bool sums) const;
-  void GoBackTo(Before* before);
+  Before SaveCheckpoint(bool caches, bool queries, bool sums) const;
+  void RestoreCheckpoint(Before* before);
   std::vector<int64_t> Sizes() const;  // [num_kv_heads] tokens held
   // Adds what those queries pay that are of positions [begin, end); `queries` are of positions before `last`. Attention
   // is over all that is held. What finds no memory is counted as not kept.
@@ -183,7 +183,7 @@ class Layer {
   // What queries of positions [begin, end) pay each head's tokens.
   absl::Status PaidBy(const float* queries, int64_t begin, int64_t end, Scores* paid) const;
   // For codes that have changed, or `appended` tokens that have come.
-  void JudgeDue(int64_t appended);
+  void UpdateReencodeDue(int64_t appended);
   // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.
   bool KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const;
   absl::Status CheckSizes(const ScoreGiven& given) const;  // of what comes for each token held
@@ -224,9 +224,9 @@ class Layer {
   mutable KeptQueries kept_queries_;
   mutable AttentionSums attention_sums_;
   std::vector<std::unique_ptr<HeadGroupCache>> caches_;  // one, or [num_kv_heads]
-  mutable std::mutex told_mutex_;                        // held for a copy, and no other under it
-  LayerTotals told_;                                     // guarded by told_mutex_
-  std::vector<HeadGroupFacts> caches_told_;              // guarded by told_mutex_
+  mutable std::mutex published_mutex_;                   // held for a copy, and no other under it
+  LayerTotals published_;                                // guarded by published_mutex_
+  std::vector<HeadGroupFacts> published_caches_;         // guarded by published_mutex_
 };
 
 }  // namespace seine

@@ -37,9 +37,9 @@ bool Layer::WantsReencoding(int64_t appended) const {
   });
 }
 
-void Layer::JudgeDue(int64_t appended) {
+void Layer::UpdateReencodeDue(int64_t appended) {
   constexpr int64_t kFar = 5;  // a fifth of the length: what the reencoder may lag behind while decoding
-  if (!keeps_all_keys() || !Outgrown()) return NotDue();
+  if (!keeps_all_keys() || !Outgrown()) return ClearReencodeDue();
   const bool far = std::any_of(caches_.begin(), caches_.end(), [this](const auto& cache) {
     const CodeStore& codes = cache->codes();
     return codes.visible() > 0 && context_->transforms.Outgrown(*codes.codecs(), length_ - length_ / kFar);
@@ -93,7 +93,7 @@ bool Layer::Ready(const std::vector<CodeStore>& next) const {
 
 void Layer::Swap(std::vector<CodeStore>* next) {
   for (size_t i = 0; i < caches_.size(); ++i) std::swap(*caches_[i]->mutable_codes(), (*next)[i]);
-  JudgeDue(0);
+  UpdateReencodeDue(0);
 }
 
 absl::StatusOr<LayerBases> Layer::Bases() const {

@@ -8,11 +8,10 @@ namespace seine {
 
 namespace {
 
-constexpr int kSegmentKeys = 2048;
 constexpr int kMinSegmentKeys = 256;
 
 // A full segment holds whole centre windows.
-int FullSegmentKeys(int unit_keys) { return std::max(kSegmentKeys / unit_keys, 1) * unit_keys; }
+int FullSegmentKeys(int unit_keys) { return std::max(CodeShape::kSegmentKeys / unit_keys, 1) * unit_keys; }
 
 // Copies `count` keys, read one by one, together.
 void CopyRows(const KeySource& source, int head, int64_t key, int64_t count, size_t row_bytes, uint8_t* out) {
@@ -101,6 +100,15 @@ absl::Status CodeStore::Grow(int64_t visible, const KeySource& source, int centr
   return absl::OkStatus();
 }
 
+void CodeStore::Extend(int64_t keys) {
+  Refresh();
+  visible_ = encoded_ = keys;
+}
+
+void CodeStore::Encode(int head, int64_t key, ConstRows rows, int count) {
+  codec(head).Encode(rows, count, centre_ ? &(*centre_)[head] : nullptr, PlanesFromKey(head, key));
+}
+
 void CodeStore::PlanShrink(int64_t visible, Staging* staging) {
   if (shape_->with_counts && visible > 0 && visible < visible_) counts_.Plan(0, 1, 1, staging);
 }
@@ -160,6 +168,11 @@ CodePlanes CodeStore::PlanesOf(const Head& head, size_t segment) const {
   return planes;
 }
 
+CodePlanes CodeStore::PlanesFromKey(int head, int64_t key) const {
+  const CodePlanes planes = PlanesOf(heads_[head], key / shape_->segment_keys);
+  return PlanesFrom(shape_->layout, planes, key % shape_->segment_keys);
+}
+
 void CodeStore::Refresh() {
   for (Head& head : heads_) {
     const auto scan = head.scan.TakeChanged(), fine = head.fine.TakeChanged();
@@ -190,7 +203,6 @@ void CodeStore::FreezeCentre(const KeySource& source, int centre_keys) {
 // One task for each run of keys that lie together in one place and belong in one segment. A unit that straddles two
 // places (a chunk's edge, or stored rows and new ones) is copied together first.
 absl::Status CodeStore::EncodeTo(int64_t end, const KeySource& source) {
-  const CodeLayout& layout = shape_->layout;
   std::vector<EncodeTask> tasks;
   std::vector<std::unique_ptr<uint8_t[]>> together;
   for (int h = 0; h < shape_->heads; ++h) {
@@ -202,14 +214,13 @@ absl::Status CodeStore::EncodeTo(int64_t end, const KeySource& source) {
             shape_->unit_keys;
       if (run == 0) {
         run = shape_->unit_keys;
-        const size_t row_bytes = layout.head_dim * SizeOf(rows.dtype);
+        const size_t row_bytes = shape_->layout.head_dim * SizeOf(rows.dtype);
         together.push_back(std::make_unique<uint8_t[]>(row_bytes * run));
         CopyRows(source, h, key, run, row_bytes, together.back().get());
         rows = {together.back().get(), row_bytes, rows.dtype};
       }
-      const CodePlanes planes = PlanesOf(heads_[h], segment);
-      tasks.push_back({&codec(h), rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr,
-                       PlanesFrom(layout, planes, key % shape_->segment_keys)});
+      tasks.push_back(
+          {&codec(h), rows, static_cast<int>(run), centre_ ? &(*centre_)[h] : nullptr, PlanesFromKey(h, key)});
       key += run;
     }
   }

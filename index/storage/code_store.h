@@ -46,12 +46,15 @@ class ArrayFormat : public PieceFormat {
   const int64_t bytes_;
 };
 
-// What the code stores of an index share. It follows from the layout alone: codecs differ between heads and layers.
+// What the code stores of an index, or of an engine's cells, share. It follows from the layout alone: codecs differ
+// between heads and layers.
 class CodeShape {
  public:
   CodeShape(Backend* backend, const CodeLayout& layout, int heads, bool with_counts);
   CodeShape(const CodeShape&) = delete;
   CodeShape& operator=(const CodeShape&) = delete;
+
+  static constexpr int kSegmentKeys = 2048;  // segment_keys, or what whole units leave of it
 
   Backend* const backend;
   const CodeLayout layout;
@@ -100,6 +103,11 @@ class CodeStore {
   void Refresh();
   absl::Status Grow(int64_t visible, const KeySource& source, int centre_keys);
 
+  // In place of Grow, for an engine's cells, which are written in any order: once PlanGrow's staging was installed,
+  // there is room for `keys` keys. Encode writes the codes of `count` of them, whole units within a segment.
+  void Extend(int64_t keys);
+  void Encode(int head, int64_t key, ConstRows rows, int count);
+
   // Shrinks the zone to `visible` keys and keeps `encoded` >= visible keys encoded. UNAVAILABLE: it is done, but the
   // device is lost.
   void PlanShrink(int64_t visible, Staging* staging);
@@ -126,6 +134,7 @@ class CodeStore {
 
   void LoadCentre(StateReader* reader);
   CodePlanes PlanesOf(const Head& head, size_t segment) const;
+  CodePlanes PlanesFromKey(int head, int64_t key) const;
   void FreezeCentre(const KeySource& source, int centre_keys);
   absl::Status EncodeTo(int64_t end, const KeySource& source);
   absl::Status ZeroCounts();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/backends/cuda/cuda_backend.h"
+#include "kernels/backends/faster.h"
 
 namespace seine {
 
@@ -31,10 +32,13 @@ std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::
     *why = "unknown backend; there are auto, cpu, cuda and cuda:N, a device's ordinal";
     return nullptr;
   }
+  std::unique_ptr<Backend> cpu = name == "auto" ? MakeCpuBackend(threads) : nullptr;
   if (std::unique_ptr<cuda::Device> device = cuda::OpenDevice(why, ordinal); device != nullptr) {
-    if (auto backend = cuda::MakeCudaBackend(std::move(device), threads, why)) return backend;
+    if (auto backend = cuda::MakeCudaBackend(std::move(device), threads, why)) {
+      return name == "auto" ? FasterBackend(Trial(), std::move(backend), std::move(cpu), why) : std::move(backend);
+    }
   }
-  return name == "auto" ? MakeCpuBackend(threads) : nullptr;
+  return name == "auto" ? std::move(cpu) : nullptr;
 }
 
 }  // namespace seine

@@ -17,7 +17,7 @@ namespace seine {
 
 // What a codec of one index is made of. Each takes what its traits say and ignores the rest.
 struct CodecSpec {
-  int head_dim = 128;  // a multiple of 16 in [32, 256]
+  int head_dim = 128;  // a multiple of 16 in [32, 512]
   uint64_t seed = 1;
   Centre centre = Centre::kWindow;
   int centre_tokens = 64;  // Centre::kWindow: a multiple of 64

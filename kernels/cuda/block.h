@@ -5,6 +5,8 @@
 //   block.Lanes(fn)      fn(lane) for every lane of the block, then a barrier. What one lane writes to shared or global
 //                        memory in a phase, another reads in a later one only.
 //   block.Warps(fn)      the same with a barrier of the lane's warp only: what lanes hand on stays within a warp.
+//   block.IsLast(at, of)  whether this block is the last of `of` to come here, counted at a place that began as 0. What
+//                        any of them wrote before, in any memory, is there for the last to read. Once a phase.
 //   block.Read(x)        the value of a shared variable that steers uniform code between phases; no lane goes on to
 //                        overwrite it before all have read it.
 //   Local<T> v(block)    a variable a lane, kept from phase to phase: v[lane]. Registers on a device.
@@ -59,6 +61,14 @@ SEINE_BODY inline int LowestBit(uint32_t v) {  // v != 0
   return __ffs(static_cast<int>(v)) - 1;
 #else
   return __builtin_ctz(v);
+#endif
+}
+
+SEINE_BODY inline int HighestBit(uint32_t v) {  // -1 of 0
+#ifdef __CUDA_ARCH__
+  return 31 - __clz(static_cast<int>(v));
+#else
+  return v == 0 ? -1 : 31 - __builtin_clz(v);
 #endif
 }
 
@@ -133,6 +143,13 @@ class DeviceBlock {
     __syncthreads();
     return value;
   }
+  // Every lane's fences: those before hand its writes on, those behind keep its reads from what a cache held before.
+  __device__ bool IsLast(uint32_t* at, uint32_t of) {
+    __threadfence();
+    const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(at, 1u) == of - 1) != 0;
+    __threadfence();
+    return last;
+  }
   template <typename T>
   __device__ static T AtomicAdd(T* at, T value) {
     return atomicAdd(at, value);
@@ -140,6 +157,7 @@ class DeviceBlock {
   __device__ static void AtomicOr(uint32_t* at, uint32_t bits) { atomicOr(at, bits); }
   __device__ static void AtomicAnd(uint32_t* at, uint32_t bits) { atomicAnd(at, bits); }
   __device__ static void AtomicMax(uint32_t* at, uint32_t value) { atomicMax(at, value); }
+  __device__ static void AtomicMin(uint32_t* at, uint32_t value) { atomicMin(at, value); }
 
   // Every lane of the block takes part; kWidth a power of two up to a warp.
   template <int kWidth, int kCount, typename Op>

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <variant>
 
 #include "kernels/device/bound_device.h"
 #include "kernels/device/cuda_stream.h"
 #include "kernels/device/device.h"
 #include "kernels/device/launcher.h"
+#include "kernels/device/waits.h"
 #include "kernels/ops/search/search_plan.h"
 
 namespace seine::cuda {
@@ -41,13 +43,35 @@ class CudaDevice final : public Device {
 
   Error MakeStream(Stream* out) override {
     cudaStream_t stream = nullptr;
-    const Error error = Result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    *out = error == kNoError ? std::make_unique<CudaStream>(stream).release() : nullptr;
+    cudaEvent_t end = nullptr;
+    *out = nullptr;
+    Error error = Result(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    if (error != kNoError) return error;
+    error = Result(cudaEventCreateWithFlags(&end, cudaEventBlockingSync | cudaEventDisableTiming));
+    if (error == kNoError) {
+      *out = std::make_unique<CudaStream>(stream, end).release();
+    } else {
+      Result(cudaStreamDestroy(stream));
+    }
     return error;
   }
   Error DropStream(Stream stream) override {
     const std::unique_ptr<CudaStream> dropped(StateOf(stream));
-    return Result(cudaStreamDestroy(dropped->stream));
+    const Error error = Result(cudaEventDestroy(dropped->end));
+    const Error ended = Result(cudaStreamDestroy(dropped->stream));
+    return error != kNoError ? error : ended;
+  }
+  Error Finish(Stream stream) override {
+    const auto done = [&](Error* error) {
+      const cudaError_t now = cudaStreamQuery(Cuda(stream));
+      *error = Result(now);
+      return now != cudaErrorNotReady;
+    };
+    const auto sleep = [&] {
+      const Error error = Result(cudaEventRecord(StateOf(stream)->end, Cuda(stream)));
+      return error != kNoError ? error : Result(cudaEventSynchronize(StateOf(stream)->end));
+    };
+    return waits_.For<Error>(done, sleep);
   }
   // The legacy default stream answers by an error while another stream is captured that it would have to wait for.
   bool CanAwait(void* theirs) override {
@@ -65,7 +89,6 @@ class CudaDevice final : public Device {
     const Error destroyed = Result(cudaEventDestroy(event));
     return error != kNoError ? error : destroyed;
   }
-  Error Finish(Stream stream) override { return Result(cudaStreamSynchronize(Cuda(stream))); }
 
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
     return Result(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Cuda(stream)));
@@ -95,6 +118,7 @@ class CudaDevice final : public Device {
 
   const std::string name_;
   const bool graphs_;
+  Waits waits_{Waits::SpinnersOf(static_cast<int>(std::thread::hardware_concurrency()))};
   std::atomic<int64_t> failed_graphs_{0};
 };
 

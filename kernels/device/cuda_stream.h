@@ -41,9 +41,10 @@ class StreamGraphs final : public GraphCalls {
 };
 
 struct CudaStream {
-  explicit CudaStream(cudaStream_t of) : stream(of), calls(of), searches(&calls) {}
+  explicit CudaStream(cudaStream_t of, cudaEvent_t ended) : stream(of), end(ended), calls(of), searches(&calls) {}
 
   const cudaStream_t stream;
+  const cudaEvent_t end;  // that a caller sleeps for
   StreamGraphs calls;
   LaunchCache searches;
 };

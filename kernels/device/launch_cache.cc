@@ -26,8 +26,8 @@ void LaunchKey::PutParams(const SearchParams& params) {
 
 LaunchKey::LaunchKey(const SearchParams& planned, const SearchGrids& grids, const SearchArgs& args) {
   PutParams(planned);
-  const auto& [queries, scan, rerank, sets, dots, rescore, low_rank, coarse_groups] = grids;
-  for (const BlockIndex& grid : {queries, scan, rerank, sets, dots, rescore}) {
+  const auto& [queries, scan, choose, sets, dots, rescore, low_rank, coarse_groups] = grids;
+  for (const BlockIndex& grid : {queries, scan, choose, sets, dots, rescore}) {
     const auto& [x, y] = grid;
     Put(x, y);
   }

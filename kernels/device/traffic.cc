@@ -37,27 +37,29 @@ double PrepareBytes(const SearchItem& item, Coarse coarse) {
 }  // namespace
 
 std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
-  enum { kPrepare, kSample, kScan, kChoose, kRerank, kSurvivors, kUnion, kDots, kCombine, kSteps };
+  enum { kPrepare, kScan, kChoose, kDots, kCombine, kSteps };
   std::vector<StepTraffic> steps(kSteps);
-  const char* names[kSteps] = {"prepare",   "sample", "scan", "choose", "rerank",
-                               "survivors", "union",  "dots", "combine"};
+  const char* names[kSteps] = {"prepare", "scan", "choose", "dots", "combine"};
   for (int i = 0; i < kSteps; ++i) steps[i].step = names[i];
   for (const SearchItem& item : plan.items()) {
     const double keys = static_cast<double>(item.num_keys), wanted = item.wanted, group = item.group;
-    const double mask = keys / 8, found = std::min<double>(1.2 * wanted, item.capacity) * sizeof(FoundKey);
+    const double pieces = std::ceil(keys / kPieceKeys) * sizeof(FoundPiece);
+    const double found = std::min<double>(1.2 * wanted, item.capacity) * sizeof(FoundKey);
     steps[kPrepare].device_bytes += PrepareBytes(item, plan.params().coarse);
-    steps[kSample].device_bytes +=
+    steps[kPrepare].device_bytes +=
         ScanBytes(item.layout, static_cast<double>(SampleOf(item.num_keys).count) * kWindowTokens);
-    steps[kScan].device_bytes += ScanBytes(item.layout, keys) + group * (keys / kWindowTokens * 4 + mask + found);
-    steps[kChoose].device_bytes += group * (2 * mask + found + wanted * sizeof(uint32_t));
-    steps[kRerank].device_bytes += group * wanted * CandidateBytes(item.layout);
-    steps[kSurvivors].device_bytes += group * (wanted * sizeof(float) + item.keep * sizeof(uint32_t));
+    steps[kScan].device_bytes += ScanBytes(item.layout, keys) + group * (keys / kWindowTokens * 4 + pieces + found);
+    // Every block reads the whole list; candidates are written, read, reranked, and their estimates read for the
+    // survivors.
+    steps[kChoose].device_bytes +=
+        group * (item.splits * (pieces + found) + wanted * (sizeof(uint32_t) + sizeof(float)));
+    steps[kChoose].device_bytes += group * wanted * CandidateBytes(item.layout) + group * item.keep * sizeof(uint32_t);
   }
   for (const SetPlan& set : plan.sets()) {
     const SearchItem& item = plan.items()[set.item];
     const double keys = set.capacity, dense = set.with_dense ? item.dense_tokens : 0;
     const double row = static_cast<double>(item.layout.head_dim) * static_cast<double>(SizeOf(item.key_dtype));
-    steps[kUnion].device_bytes += 2 * keys * sizeof(uint32_t);
+    if (set.count > 1) steps[kChoose].device_bytes += 2 * keys * sizeof(uint32_t);
     const double key_bytes = item.low_rank.num_runs > 0 ? static_cast<double>(item.low_rank.rank) *
                                                               static_cast<double>(SizeOf(item.low_rank.dtype))
                              : item.chunks != nullptr ? row
@@ -66,7 +68,6 @@ std::vector<StepTraffic> CountTraffic(const SearchPlan& plan) {
     steps[kDots].device_bytes += (keys + dense) * set.count * sizeof(float);
     steps[kCombine].device_bytes += (keys + dense) * set.count * sizeof(float) + 2 * keys * sizeof(float);
   }
-  if (plan.params().scope != Scope::kPerKvHead) steps.erase(steps.begin() + kUnion);
   return steps;
 }
 

@@ -39,6 +39,7 @@
   CALL(AdminService, SetFamilyState, kHeavy, kAdmin, true) /* waits for changes that have begun */ \
   CALL(AdminService, ListFamilyStates, kHeavy, kReader, false) \
   CALL(AdminService, SetDraining, kLight, kAdmin, true) \
+  CALL(AdminService, ListServers, kHeavy, kReader, false) \
   CALL(AdminService, GetMetrics, kLight, kAdmin, false) /* a server that is busy is looked at most */
 // clang-format on
 

@@ -264,6 +264,7 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   response->set_instance(core.instance);
   response->set_draining(core.draining);
+  response->set_page(core.page);
   for (const PassedOverFile& file : core.exit_files.List()) {
     if (TenantOfCall() != nullptr && file.tenant != CurrentTenant()) continue;
     v1::PassedOverFile* const out = response->add_passed_over();

@@ -27,9 +27,10 @@ void ToProto(const Index& index, bool codes_on_device, v1::IndexMetrics* out) {
   const HistogramReading steps = counts->steps();
   out->mutable_step_buckets()->Assign(steps.counts.begin(), steps.counts.end());
   out->set_step_seconds(static_cast<double>(steps.sum_ns) * 1e-9);
-  out->set_tokens_appended(counts->appended());
-  out->set_candidates(counts->candidates());
-  out->set_attended_tokens(counts->attended());
+  const IndexTotals totals = counts->totals();
+  out->set_tokens_appended(totals.appended);
+  out->set_candidates(totals.candidates);
+  out->set_attended_tokens(totals.attended);
   const QualityReading quality = counts->quality();
   out->set_quality_samples(quality.samples);
   out->set_quality_sets(quality.recall.count());

@@ -18,6 +18,7 @@
 #include "service/catalog.h"
 #include "service/channel_offers.h"
 #include "service/config/access_settings.h"
+#include "service/config/fleet_settings.h"
 #include "service/config/idle_settings.h"
 #include "service/config/metrics_settings.h"
 #include "service/config/optional_text.h"
@@ -140,7 +141,8 @@ std::vector<Setting> MakeSettings() {
            &ServerOptions::polling),
       Word(
           "server.backend",
-          "Where codes live and are searched; auto takes cuda where the build and the machine have it.",
+          "Where codes live and are searched; auto takes cuda where the build and the machine have it, and a trial "
+          "finds it faster.",
           {"auto", "cpu", "cuda"}, [](auto& c) -> auto& { return c.server.core.backend; }),
       Number(
           "server.threads",
@@ -214,7 +216,8 @@ std::vector<Setting> MakeSettings() {
 std::string AsItIs(absl::string_view key) { return std::string(key); }
 
 // What a section is nothing without.
-constexpr const char* kSwitches[] = {"tls.cert", "auth.tokens_file", "audit.file", "snapshots.dir", "idle.dir"};
+constexpr const char* kSwitches[] = {"tls.cert",      "auth.tokens_file", "audit.file",
+                                     "snapshots.dir", "idle.dir",         "fleet.file"};
 
 // A section that the file names is not off, unless the file says so: a door that was to be shut would stand open.
 absl::Status CheckSections(const ServerConfig& config) {
@@ -239,6 +242,7 @@ const std::vector<Setting>& Settings() {
     for (Setting& setting : QualitySettings()) all->push_back(std::move(setting));
     for (Setting& setting : SnapshotSettings()) all->push_back(std::move(setting));
     for (Setting& setting : IdleSettings()) all->push_back(std::move(setting));
+    for (Setting& setting : FleetSettings()) all->push_back(std::move(setting));
     return all;
   }();
   return *kSettings;
@@ -303,6 +307,7 @@ absl::Status Resolve(ServerConfig* config) {
 absl::Status CheckStart(const ServerConfig& config) {
   if (auto s = CheckAccess(config); !s.ok()) return s;
   if (auto s = Validate(config.server.snapshots); !s.ok()) return s;
+  if (auto s = Validate(config.server.fleet); !s.ok()) return s;
   std::string why;
   const bool cuda = config.server.core.backend == "cuda";
   const std::unique_ptr<Backend> backend = MakeBackend(cuda ? "cuda" : "cpu", 1, &why);

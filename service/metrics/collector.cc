@@ -171,9 +171,7 @@ void Collector::IndexReading::AddGauges(const IndexReading& o) {
 
 void Collector::IndexReading::AddCounters(const IndexReading& o) {
   steps += o.steps;
-  appended += o.appended;
-  candidates += o.candidates;
-  attended += o.attended;
+  totals += o.totals;
   quality += o.quality;
   gate_checks += o.gate_checks;
   gate_lost += o.gate_lost;
@@ -197,9 +195,7 @@ Collector::IndexReading Collector::Read(const Index& index) const {
   const IndexCounts* const counts = index.counts();
   if (counts == nullptr) return out;
   out.steps = counts->steps();
-  out.appended = counts->appended();
-  out.candidates = counts->candidates();
-  out.attended = counts->attended();
+  out.totals = counts->totals();
   out.quality = counts->quality();
   return out;
 }
@@ -235,7 +231,7 @@ Collector::Readings Collector::ReadIndexes() const {
   for (const auto& [serial, reading] : last_) {
     if (!last.contains(serial)) gone_.AddCounters(reading);
   }
-  if (!last.empty() || out.contains(other) || gone_.steps.count() + gone_.appended > 0) {
+  if (!last.empty() || out.contains(other) || gone_.steps.count() + gone_.totals.appended > 0) {
     out[other].AddCounters(gone_);
     for (const auto& [serial, reading] : last) out[other].AddCounters(reading);
     if (!std::exchange(said_, true)) core_.log.SeriesTogether(kMostNamed, kOther);
@@ -270,11 +266,11 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   out.Gauge("seine_tokens", "Tokens of the sequences held, the longest layer of each counting.");
   each([](const IndexReading& i) { return i.tokens; });
   out.Counter("seine_tokens_appended_total", "Tokens appended, each counted once a layer.");
-  each([](const IndexReading& i) { return i.appended; });
+  each([](const IndexReading& i) { return i.totals.appended; });
   out.Counter("seine_candidates_total", "Keys that outlived the scan, of all query heads.");
-  each([](const IndexReading& i) { return i.candidates; });
+  each([](const IndexReading& i) { return i.totals.candidates; });
   out.Counter("seine_attended_tokens_total", "Tokens attended, of all query heads.");
-  each([](const IndexReading& i) { return i.attended; });
+  each([](const IndexReading& i) { return i.totals.attended; });
   out.Counter("seine_quality_samples_total", "Retrieved items that were compared with exact answers.");
   each([](const IndexReading& i) { return i.quality.samples; });
   const auto shares = [&](const char* name, const char* help, auto reading) {

@@ -37,7 +37,8 @@ class Collector final : public prometheus::Collectable {
   struct IndexReading {
     HistogramReading steps;
     QualityReading quality;
-    int64_t sequences = 0, tokens = 0, appended = 0, candidates = 0, attended = 0;
+    IndexTotals totals;
+    int64_t sequences = 0, tokens = 0;
     int64_t gate_checks = 0, gate_answers = 0, gate_layers = 0;
     double gate_lost = 0;
     std::map<std::string, int64_t> bytes;  // by tier

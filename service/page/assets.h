@@ -2,9 +2,15 @@
 #ifndef SEINE_SERVICE_PAGE_ASSETS_H_
 #define SEINE_SERVICE_PAGE_ASSETS_H_
 
+#include <string>
+#include <vector>
+
 namespace seine {
 
-extern const char kPageHtml[], kPageCss[], kPageJs[];
+struct PageFile {
+  std::string name, body;  // "page.css"
+};
+const std::vector<PageFile>& PageFiles();
 
 }  // namespace seine
 

@@ -4,13 +4,11 @@
 #include <google/protobuf/message.h>
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
-#include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -26,6 +24,7 @@ namespace {
 
 namespace pb = google::protobuf;
 
+constexpr char kFirstFile[] = "page.html";  // what /page/ itself is
 constexpr char kJson[] = "application/json";
 constexpr char kPlain[] = "text/plain; charset=utf-8";
 constexpr auto kLongest = std::chrono::seconds(10);  // of a call
@@ -103,20 +102,22 @@ std::unique_ptr<pb::Message> NewMessage(const std::string& name) {
 }  // namespace
 
 const std::vector<absl::string_view>& PageMethods() {
-  static const std::vector<absl::string_view> methods = {"GetServerInfo", "GetMetrics",    "ListIndexes",
-                                                         "GetIndex",      "ListSequences", "GetSequence",
-                                                         "DescribeHead",  "DescribeStep",  "ListFamilyStates"};
+  static const std::vector<absl::string_view> methods = {
+      "GetServerInfo", "GetMetrics",   "ListIndexes",  "GetIndex",         "ListSequences",
+      "GetSequence",   "DescribeHead", "DescribeStep", "ListFamilyStates", "ListServers"};
   return methods;
 }
 
-Page::Page(std::function<std::shared_ptr<grpc::Channel>()> channel) : channel_(std::move(channel)) {
-  assets_ = {{"/page/", "text/html; charset=utf-8", kPageHtml, ""},
-             {"/page/page.css", "text/css; charset=utf-8", kPageCss, ""},
-             {"/page/page.js", "text/javascript; charset=utf-8", kPageJs, ""}};
-  for (Asset& asset : assets_) {
-    const Digest digest = Sha256(asset.body);
+Page::Page(OwnCalls* calls) : calls_(calls) {
+  for (const PageFile& file : PageFiles()) {
+    const Digest digest = Sha256(file.body);
     const absl::string_view bytes(reinterpret_cast<const char*>(digest.data()), 12);
-    asset.tag = absl::StrCat("\"", absl::BytesToHexString(bytes), "\"");
+    const char* const kind = absl::EndsWith(file.name, ".css")  ? "css"
+                             : absl::EndsWith(file.name, ".js") ? "javascript"
+                                                                : "html";
+    assets_.push_back({absl::StrCat("/page/", file.name == kFirstFile ? "" : file.name),
+                       absl::StrCat("text/", kind, "; charset=utf-8"), file.body,
+                       absl::StrCat("\"", absl::BytesToHexString(bytes), "\"")});
   }
 }
 
@@ -142,49 +143,14 @@ HttpReply Page::Answer(const HttpRequest& request) const {
   return {404, kPlain, "there is no such file\n", Guards()};
 }
 
-void Page::Close() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
-    if (context_ != nullptr) context_->TryCancel();
-  }
-  const std::lock_guard<std::mutex> wait(calling_);
-}
-
 absl::Status Page::Invoke(const std::string& path, const std::string& authorization, const pb::Message& request,
                           pb::Message* response) const {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kLongest);
   if (!authorization.empty()) context.AddMetadata("authorization", authorization);
   const grpc::Slice bytes(request.SerializeAsString());
-  const grpc::ByteBuffer sent(&bytes, 1);
   grpc::ByteBuffer answer;
-  grpc::Status status;
-  {
-    const std::lock_guard<std::mutex> calling(calling_);
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (closed_) return absl::UnavailableError("the server is shutting down");
-      context_ = &context;
-    }
-    const absl::Cleanup over = [this] {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      context_ = nullptr;
-    };
-    const std::shared_ptr<grpc::Channel> channel = channel_();
-    if (channel != nullptr) {
-      grpc::GenericStub stub(channel);
-      grpc::CompletionQueue queue;
-      const auto call = stub.PrepareUnaryCall(&context, path, sent, &queue);
-      call->StartCall();
-      call->Finish(&answer, &status, &queue);
-      void* tag = nullptr;
-      bool ok = false;
-      queue.Next(&tag, &ok);
-    } else {
-      status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is starting");
-    }
-  }
+  const grpc::Status status = calls_->Unary(path, grpc::ByteBuffer(&bytes, 1), &context, &answer);
   if (!status.ok()) {
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   }

@@ -1,6 +1,6 @@
-// The page of a server in a browser: three files that lie in the program, and calls of the wire contract as JSON.
+// The page of a server in a browser: files that lie in the program, and calls of the wire contract as JSON.
 //
-//   /page/               page.html, page.css and page.js beside it
+//   /page/               page.html; page.css, page.js and what it imports beside it
 //   /page/api/METHOD     ?request=JSON: the answer of a call that reads, in protobuf's JSON
 //
 // A call goes the way of every gRPC call, within the process: it needs the same credential, which it shows in the
@@ -11,17 +11,14 @@
 #define SEINE_SERVICE_PAGE_PAGE_H_
 
 #include <google/protobuf/message.h>
-#include <grpcpp/grpcpp.h>
 
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "service/metrics/http_message.h"
+#include "service/transport/own_calls.h"
 
 namespace seine {
 
@@ -31,12 +28,8 @@ const std::vector<absl::string_view>& PageMethods();
 // Thread-safe.
 class Page {
  public:
-  // `channel`: a channel to the server; nullptr while it does not serve yet.
-  explicit Page(std::function<std::shared_ptr<grpc::Channel>()> channel);
+  explicit Page(OwnCalls* calls);
   HttpReply Answer(const HttpRequest& request) const;
-  // Ends the call under way; no other is made from now on. Before the gRPC server shuts down: on a channel to one that
-  // has, gRPC 1.51 calls through a null pointer.
-  void Close();
 
  private:
   struct Asset {
@@ -46,12 +39,8 @@ class Page {
   absl::Status Invoke(const std::string& path, const std::string& authorization,
                       const google::protobuf::Message& request, google::protobuf::Message* response) const;
 
-  const std::function<std::shared_ptr<grpc::Channel>()> channel_;
+  OwnCalls* const calls_;
   std::vector<Asset> assets_;
-  mutable std::mutex calling_;  // held for a call; before mutex_
-  mutable std::mutex mutex_;
-  mutable grpc::ClientContext* context_ = nullptr;  // of the call under way; guarded by mutex_
-  bool closed_ = false;                             // guarded by mutex_
 };
 
 }  // namespace seine

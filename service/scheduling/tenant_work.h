@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "index/counts/cells.h"
 #include "index/counts/histogram.h"
+#include "index/counts/thread_local_counters.h"
 #include "service/scheduling/call_costs.h"
 
 namespace seine {
@@ -27,7 +27,7 @@ class TenantWork {
   CallCosts costs;
 
  private:
-  mutable Cells waits_{Histogram::kCells};
+  mutable ThreadLocalCounters waits_{Histogram::kCells};
   std::atomic<int64_t> yielded_ns_{0};
 };
 

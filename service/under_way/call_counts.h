@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "index/counts/cells.h"
 #include "index/counts/histogram.h"
+#include "index/counts/thread_local_counters.h"
 
 namespace seine {
 
@@ -50,7 +50,7 @@ class CallCounts {
   }
   int64_t Read(int method, int cell) const { return cells_ ? cells_->Read(method * kCellsEach + cell) : 0; }
 
-  mutable std::optional<Cells> cells_;
+  mutable std::optional<ThreadLocalCounters> cells_;
 };
 
 }  // namespace seine

@@ -61,6 +61,7 @@ class RunTest(unittest.TestCase):
         recall, polling, sharded = data["tables"]
         self.assertEqual([row[:3] for row in sharded["rows"]], [["2", "2", 12], ["4", "4", 20]])
         self.assertEqual(list(data["machines"]), [path.stem])
+        self.assertIn("-plain-", path.stem)  # else two processors of one name and day would share a file
         self.assertEqual((recall["id"], recall["machine"]), ("runrecall", path.stem))
         self.assertTrue(recall["command"].startswith("seine-bench recall --trace bench/data/"), recall["command"])
         self.assertNotIn("PEERS", recall["command"])

@@ -13,8 +13,6 @@
 
 namespace seine::device {
 
-using Json = nlohmann::ordered_json;
-
 inline constexpr int kHeads = 8, kDim = 128;
 
 inline double Median(std::vector<double> v) {

@@ -1,17 +1,20 @@
 // Times on the device: copy and link bandwidth, each kernel of a search against its counted bytes, whole decode steps
-// of Llama-3.1-8B's geometry, encoding and gathering. Every layer has codes of its own, so that none is read from a
-// cache.
+// of Llama-3.1-8B's geometry, callers at once, encoding and gathering. Every layer has codes of its own, so that none
+// is read from a cache.
 #include <cuda_runtime.h>
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "kernels/codecs/kinds/balanced.h"
+#include "kernels/codecs/kinds/rsq.h"
 #include "kernels/device/codec_cache.h"
 #include "kernels/device/cuda_stream.h"
 #include "kernels/device/launcher.h"
@@ -26,7 +29,8 @@
 namespace seine::device {
 namespace {
 
-constexpr int kLayers = 32, kGroup = 4, kRepeats = 5;
+constexpr int kLayers = 32, kRepeats = 5;
+constexpr int kDenseRows = 640;  // sink, local and buffer, as by default
 
 // GB/s of a copy, both directions counted within the device.
 double CopyBandwidth(size_t bytes, cudaMemcpyKind kind) {
@@ -65,10 +69,16 @@ Buffer RandomKeys(Backend* backend, int64_t keys) {
   return store;
 }
 
+// A step's geometry and how it is searched. beta 0: the share that the codec takes by default.
 struct Shape {
-  int64_t num_keys;
-  int batch;
-  double beta;
+  int64_t num_keys = 0;
+  int batch = 1, group = 4;
+  double beta = 0;
+  Bits bits = Bits::kOne;
+  GqaReduce reduce = GqaReduce::kSoftmaxSum;
+  std::string Name() const {
+    return (beta > 0 ? "time-" : "time-default-") + std::to_string(num_keys) + "x" + std::to_string(batch);
+  }
 };
 
 // All layers' zones of a batch: each (layer, sequence, head) has its own codes, copies of one encoded zone.
@@ -87,9 +97,11 @@ struct Step {
       const CopyTask copy = {zones[i]->codes.data(), zones[0]->codes.data(), zones[0]->codes.size()};
       if (gpu->Copy(&copy, 1) != Outcome::kDone) return false;
     }
-    queries = Gaussian(static_cast<size_t>(count) * kGroup * kDim, 5);
+    queries = Gaussian(static_cast<size_t>(count) * shape.group * kDim, 5);
+    const int dense = shape.reduce == GqaReduce::kSoftmaxSum ? kDenseRows : 0;
     for (int i = 0; i < count; ++i) {
-      tasks.push_back(zones[i]->Task(queries.data() + static_cast<size_t>(i) * kGroup * kDim, kGroup, true, 0));
+      const float* own = queries.data() + static_cast<size_t>(i) * shape.group * kDim;
+      tasks.push_back(zones[i]->Task(own, shape.group, true, dense));
     }
     return true;
   }
@@ -106,9 +118,10 @@ struct PreparedLayer {
   bool Make(const SearchTask* tasks, int count, const SearchParams& params, cuda::CodecCache* codecs) {
     cuda::ViewWriter views(&lane);
     const int64_t segments = (tasks[0].num_keys + tasks[0].segment_keys - 1) / tasks[0].segment_keys;
-    const size_t bytes = static_cast<size_t>(count) * (segments * sizeof(ConstCodePlanes) + kGroup * kDim * 4 +
-                                                       sizeof(cuda::SearchItem) + 4096) +
-                         static_cast<size_t>(count) * kGroup * (sizeof(cuda::QueryPlan) + sizeof(cuda::SetPlan));
+    const int group = tasks[0].group;
+    const size_t bytes = static_cast<size_t>(count) *
+                             (segments * sizeof(ConstCodePlanes) + group * kDim * 4 + sizeof(cuda::SearchItem) + 4096) +
+                         static_cast<size_t>(count) * group * (sizeof(cuda::QueryPlan) + sizeof(cuda::SetPlan));
     const CodecTables* tables = nullptr;
     if (lane.Open() != 0 || codecs->Get(*tasks[0].codec, &lane, &tables) != 0 || views.Reserve(bytes) != 0)
       return false;
@@ -117,7 +130,7 @@ struct PreparedLayer {
       cuda::SearchItem& item = items[i];
       item.codec = tables;
       item.layout = tasks[i].codec->layout();
-      item.kind = CodecKind::kBalanced;
+      item.kind = tasks[i].codec->Tables().kind;
       item.segments = views.Put(tasks[i].segments, segments);
       item.segment_keys = tasks[i].segment_keys;
       item.num_keys = tasks[i].num_keys;
@@ -125,8 +138,15 @@ struct PreparedLayer {
       item.chunks = views.Put(tasks[i].keys.chunks, 1);
       item.chunk_tokens = tasks[i].keys.chunk_tokens;
       item.key_dtype = DType::kFloat16;
-      item.queries = views.Put(tasks[i].queries, kGroup * kDim);
-      item.group = kGroup;
+      for (const DenseRun& run : tasks[i].dense) {
+        const cuda::DenseRows rows = {static_cast<const uint8_t*>(run.keys.data), run.keys.stride_bytes, run.count,
+                                      run.keys.dtype};
+        item.dense = views.Put(&rows, 1);
+        item.num_dense = 1;
+        item.dense_tokens = run.count;
+      }
+      item.queries = views.Put(tasks[i].queries, group * kDim);
+      item.group = group;
     }
     plan = std::make_unique<cuda::SearchPlan>(params, items);
     if (lane.workspace.Reserve(plan->workspace_bytes()) != 0 || lane.answers.Reserve(plan->answer_bytes()) != 0)
@@ -237,36 +257,120 @@ bool TimeBackends(const Backends& backends, const Step& step, int per_layer, con
   return plain > 0 && graph > 0;
 }
 
-Json TimeShape(Backend* gpu, const Backends& backends, cuda::Device* device, const Shape& shape, const Buffer& keys,
-               double copy, double link) {
-  Json out = {{"num_keys", shape.num_keys},
-              {"batch", shape.batch},
-              {"layers", kLayers},
-              {"kv_heads", kHeads},
-              {"group", kGroup},
-              {"head_dim", kDim},
-              {"codec", "balanced, half a bit scanned"},
-              {"beta", shape.beta}};
+SearchParams ParamsOf(const Shape& shape) {
   SearchParams params;
   params.beta = shape.beta;
-  params.reduce = GqaReduce::kMax;
-  const auto codec = MakeBalancedCodec(RandomBalanced(kDim, 3, /*half_bit=*/true));
+  params.reduce = shape.reduce;
+  return params;
+}
+
+std::shared_ptr<const Codec> CodecOf(const Shape& shape) {
+  if (shape.bits == Bits::kRsq) return MakeRsqCodec({.head_dim = kDim});
+  return MakeBalancedCodec(RandomBalanced(kDim, 3, shape.bits == Bits::kHalf));
+}
+
+Json DescribeShape(const Shape& shape) {
+  const char* bits[] = {"balanced, half a bit scanned", "balanced, one bit scanned", "rsq"};
+  const char* reduces[] = {"sum", "max", "mean"};
+  return {{"num_keys", shape.num_keys},
+          {"batch", shape.batch},
+          {"layers", kLayers},
+          {"kv_heads", kHeads},
+          {"group", shape.group},
+          {"head_dim", kDim},
+          {"codec", bits[static_cast<int>(shape.bits)]},
+          {"reduce", reduces[static_cast<int>(shape.reduce)]},
+          {"beta", shape.beta}};
+}
+
+// What every timing needs: a device of its own, keys, and the bandwidths that times are held against.
+struct Tools {
+  explicit Tools(const Rig& rig, int64_t num_keys) : gpu(rig.gpu), device(cuda::OpenDevice(&why)) {
+    copy = CopyBandwidth(size_t{4} << 30, cudaMemcpyDeviceToDevice);
+    link = CopyBandwidth(size_t{1} << 30, cudaMemcpyHostToDevice);
+    keys = RandomKeys(rig.gpu, num_keys);
+    setenv("SEINE_CUDA_GRAPHS", "OFF", /*overwrite=*/1);
+    backends.plain = MakeBackend("cuda", 1, &why);
+    setenv("SEINE_CUDA_GRAPHS", "ON", /*overwrite=*/1);
+    backends.graph = MakeBackend("cuda", 1, &why);
+  }
+  bool ready() const { return device != nullptr && backends.plain && backends.graph && keys && copy > 0 && link > 0; }
+
+  Backend* gpu;
+  std::string why;
+  std::unique_ptr<cuda::Device> device;
+  Backends backends;
+  Buffer keys;
+  double copy = 0, link = 0;
+};
+
+// A part of one figure, made by measure(tools, &figures).
+template <typename Measure>
+PartResult Timed(const Rig& rig, int64_t num_keys, Measure measure) {
+  PartResult result;
+  result.planned = 1;
+  const Tools tools(rig, num_keys);
+  if (!tools.ready()) {
+    result.error = "no device, no memory or no bandwidth: " + tools.why;
+    return result;
+  }
+  result.figures = {{"copy_gb_s", tools.copy}, {"link_gb_s", tools.link}};
+  if (measure(tools, &result.figures)) result.count = 1;
+  if (result.count == 0) result.error = "not done: no memory, or an error of the device";
+  return result;
+}
+
+bool TimeShape(const Tools& tools, const Shape& shape, Json* out) {
+  out->update(DescribeShape(shape));
+  const SearchParams params = ParamsOf(shape);
   Step step;
   const int per_layer = shape.batch * kHeads;
   std::vector<std::unique_ptr<PreparedLayer>> layers;
-  bool done = step.Make(gpu, shape, codec, keys.data());
-  cuda::CodecCache codecs(device);
-  for (int layer = 0; done && layer < kLayers; ++layer) {
-    layers.push_back(std::make_unique<PreparedLayer>(device));
-    done = layers.back()->Make(step.tasks.data() + static_cast<size_t>(layer) * per_layer, per_layer, params, &codecs);
+  if (!step.Make(tools.gpu, shape, CodecOf(shape), tools.keys.data())) return false;
+  cuda::CodecCache codecs(tools.device.get());
+  for (int layer = 0; layer < kLayers; ++layer) {
+    layers.push_back(std::make_unique<PreparedLayer>(tools.device.get()));
+    const SearchTask* tasks = step.tasks.data() + static_cast<size_t>(layer) * per_layer;
+    if (!layers.back()->Make(tasks, per_layer, params, &codecs)) return false;
   }
-  done = done && TimeKernels(layers, copy, link, &out) && TimeLaunches(layers, &out) &&
-         TimeBackends(backends, step, per_layer, params, &out);
-  out["encode_keys_per_s"] = step.encode_s > 0 ? static_cast<double>(shape.num_keys) / step.encode_s : 0;
-  out["done"] = done;
-  std::fprintf(stderr, "%lld keys, batch %d: %s\n", static_cast<long long>(shape.num_keys), shape.batch,
-               done ? out.dump().c_str() : "not done, no memory or an error");
-  return out;
+  (*out)["encode_keys_per_s"] = step.encode_s > 0 ? static_cast<double>(shape.num_keys) / step.encode_s : 0;
+  return TimeKernels(layers, tools.copy, tools.link, out) && TimeLaunches(layers, out) &&
+         TimeBackends(tools.backends, step, per_layer, params, out);
+}
+
+// Layers a second through one backend by 1, 2, 4 and 8 callers at once, each with a layer of its own.
+bool TimeCallers(const Tools& tools, const Shape& shape, Json* out) {
+  out->update(DescribeShape(shape));
+  const SearchParams params = ParamsOf(shape);
+  Step step;
+  const int per_layer = shape.batch * kHeads;
+  if (!step.Make(tools.gpu, shape, CodecOf(shape), tools.keys.data())) return false;
+  Json lines = Json::array();
+  for (const int callers : {1, 2, 4, 8}) {
+    constexpr int kCalls = 100;
+    std::atomic<bool> done{true};
+    const auto begin = std::chrono::steady_clock::now();
+    std::clock_t processor = std::clock();
+    std::vector<std::thread> threads;
+    for (int caller = 0; caller < callers; ++caller) {
+      threads.emplace_back([&, caller] {
+        std::vector<SearchOutput> outputs(per_layer);
+        for (int call = 0; call < kCalls; ++call) {
+          const SearchTask* tasks = step.tasks.data() + static_cast<size_t>((caller + call) % kLayers) * per_layer;
+          if (tools.gpu->Search(tasks, per_layer, params, outputs.data()) != Outcome::kDone) done = false;
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    processor = std::clock() - processor;
+    if (!done) return false;
+    lines.push_back({{"callers", callers},
+                     {"layers_per_s", callers * kCalls / seconds},
+                     {"cores_busy", static_cast<double>(processor) / CLOCKS_PER_SEC / seconds}});
+  }
+  (*out)["callers"] = lines;
+  return true;
 }
 
 // 100 rows of 8 heads, K and V, from page-locked memory, as one decode step of a layer fetches them.
@@ -307,48 +411,63 @@ Json TimeGather(Backend* gpu, cuda::Device* device, const Buffer& keys, double l
   return {{"done", true}, {"rows", kRows * kItems}, {"us", Median(us)}, {"gb_s", gb_s}, {"share_of_link", gb_s / link}};
 }
 
-}  // namespace
-
-Json DescribeMachine() {
-  cudaDeviceProp p;
-  int driver = 0, runtime = 0;
-  if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) return {};
-  cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
-  return {{"device", p.name},
-          {"compute_capability", std::to_string(p.major) + "." + std::to_string(p.minor)},
-          {"multiprocessors", p.multiProcessorCount},
-          {"memory_bytes", p.totalGlobalMem},
-          {"l2_bytes", p.l2CacheSize},
-          {"driver", driver},
-          {"runtime", runtime},
-          {"host_threads", std::thread::hardware_concurrency()}};
+// Shapes that are timed: a list, or the one that the options fix.
+std::vector<Shape> Shapes(const SuiteOptions& o) {
+  constexpr int64_t kLong = 131072, kMillion = 1048576;
+  std::vector<Shape> shapes;
+  for (const int64_t keys : {kLong, kMillion}) {
+    for (const int batch : {1, 8}) {
+      shapes.push_back({keys, batch, 4, keys == kLong ? .02 : .01, Bits::kHalf, GqaReduce::kMax});
+      if (keys == kLong || batch == 1) shapes.push_back({keys, batch});
+    }
+  }
+  for (Shape& s : shapes) {
+    if (o.keys > 0) s.num_keys = o.keys;
+    if (o.batch > 0) s.batch = o.batch;
+    if (o.group > 0) s.group = o.group;
+    if (o.bits) s.bits = *o.bits;
+    if (o.reduce) s.reduce = *o.reduce;
+  }
+  std::vector<Shape> apart;
+  for (const Shape& s : shapes) {
+    bool there = false;
+    for (const Shape& other : apart) there = there || other.Name() == s.Name();
+    if (!there) apart.push_back(s);
+  }
+  return apart;
 }
 
-Json RunTimings(Backend* gpu) {
-  Json out;
-  const double copy = CopyBandwidth(size_t{4} << 30, cudaMemcpyDeviceToDevice);
-  const double link = CopyBandwidth(size_t{1} << 30, cudaMemcpyHostToDevice);
-  out["copy_gb_s"] = copy;
-  out["link_gb_s"] = link;
-  std::string why;
-  Backends backends;
-  setenv("SEINE_CUDA_GRAPHS", "OFF", /*overwrite=*/1);
-  backends.plain = MakeBackend("cuda", 1, &why);
-  setenv("SEINE_CUDA_GRAPHS", "ON", /*overwrite=*/1);
-  backends.graph = MakeBackend("cuda", 1, &why);
-  const auto device = cuda::OpenDevice(&why);
-  const Buffer keys = RandomKeys(gpu, 1 << 20);
-  if (device == nullptr || !backends.plain || !backends.graph || !keys || copy == 0 || link == 0) return out;
-  out["gather"] = TimeGather(gpu, device.get(), keys, link);
-  out["evict"] = TimeEvict(gpu, device.get(), keys, copy);
-  out["low_rank"] = TimeLowRank(gpu, device.get(), copy, link);
-  out["shapes"] = Json::array();
-  for (const Shape& shape :
-       {Shape{131072, 1, .02}, Shape{131072, 8, .02}, Shape{1048576, 1, .01}, Shape{1048576, 8, .01}}) {
-    out["shapes"].push_back(TimeShape(gpu, backends, device.get(), shape, keys, copy, link));
+}  // namespace
+
+std::vector<Part> Timings(const SuiteOptions& options) {
+  constexpr int64_t kKeys = 1 << 20;
+  std::vector<Part> parts = {LaunchFigures()};
+  const auto add = [&](std::string name, std::string what, double limit, int64_t keys, auto measure) {
+    parts.push_back({std::move(name), std::move(what), limit, true,
+                     [keys, measure](const Rig& rig) { return Timed(rig, keys, measure); }});
+  };
+  add("time-copy", "copy and link bandwidth", 30, 64, [](const Tools&, Json*) { return true; });
+  add("time-gather", "rows fetched over the link", 30, kKeys, [](const Tools& t, Json* out) {
+    out->update(TimeGather(t.gpu, t.device.get(), t.keys, t.link));
+    return out->value("done", false);
+  });
+  add("time-evict", "sums, scores and selection of a layer", 30, kKeys, [](const Tools& t, Json* out) {
+    out->update(TimeEvict(t.gpu, t.device.get(), t.keys, t.copy));
+    return out->value("done", false);
+  });
+  add("time-lowrank", "projection, reconstruction and learning of a layer", 30, kKeys, [](const Tools& t, Json* out) {
+    out->update(TimeLowRank(t.gpu, t.device.get(), t.copy, t.link));
+    return out->value("done", false);
+  });
+  for (const Shape& shape : Shapes(options)) {
+    add(shape.Name(), "kernels and steps of a search", 60, shape.num_keys,
+        [shape](const Tools& t, Json* out) { return TimeShape(t, shape, out); });
   }
-  return out;
+  Shape shared = {131072, 1};
+  if (options.keys > 0) shared.num_keys = options.keys;
+  add("time-streams", "callers at once", 60, shared.num_keys,
+      [shared](const Tools& t, Json* out) { return TimeCallers(t, shared, out); });
+  return parts;
 }
 
 }  // namespace seine::device

@@ -48,6 +48,15 @@ class DevTest(unittest.TestCase):
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         self.assertIn("smollm2-135m-kjv-8k.safetensors is missing; it is part of the repository", done.stderr)
 
+    def test_a_peer_server_may_have_options_of_its_own(self):
+        for peer, says in (
+            ("sh -x", "llama: --slots many: no number of tokens"),  # the next that is wrong
+            ("/no/such -x", "llama: --peer-server /no/such -x: no such program, and no URL"),
+        ):
+            command = [ROOT / "engines/llama.cpp/run.sh", "--peer-server", peer, "--slots", "many"]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", says + "\n"))
+
 
 if __name__ == "__main__":
     unittest.main()

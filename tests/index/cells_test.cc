@@ -177,6 +177,58 @@ TEST(CellLayer, AProfileOfTheOtherLayoutIsBroughtToTheKeys) {
   EXPECT_GT(LostInLayout(kNeighbours, kNeighbours), 1.5 * halves) << halves;  // as if it were in the keys' order
 }
 
+// In float64: attention on the exact top k of the zone, less that on what Attend chose, which its log-sum-exp tells.
+TEST(CellLayer, LostIsWhatTheExactChoiceHasMoreOfAttention) {
+  constexpr int kCells = 5000, kTopK = 25, kHead = 1;
+  const Cache cache(kCells);
+  CellConfig config = Config(kCells);
+  config.search.refine = kTopK;
+  config.search.beta = .02;
+  config.tail = false;
+  double all_lost = 0;
+  for (const float softcap : {0.0f, 1.5f}) {
+    config.softcap = softcap;
+    auto context = *CellContext::Create(config);
+    auto layer = *CellLayer::Create(context.get(), 0);
+    ASSERT_TRUE(EncodeAll(layer.get(), cache, kCells));
+    for (const std::vector<CellRun>& runs :
+         {std::vector<CellRun>{{0, kCells}}, {{3, 800}, {1001, 1002}, {1040, 2200}, {2601, 4990}}}) {
+      const SeenCells seen = layer->Divide(runs);
+      const std::vector<float> queries = RandomQueries(11);
+      std::vector<float> out(queries.size()), lse(kGroup);
+      ASSERT_TRUE(layer->Attend(kHead, queries.data(), kGroup, seen, cache.Rows(), kTopK, out.data(), lse.data()));
+      double want = 0;
+      for (int q = 0; q < kGroup; ++q) {
+        const auto weight = [&](int64_t cell) {
+          double dot = 0;
+          for (int j = 0; j < kDim; ++j) {
+            dot += static_cast<double>(cache.keys[(cell * kHeads + kHead) * kDim + j]) * queries[q * kDim + j];
+          }
+          dot *= config.search.softmax_scale;
+          return std::exp(softcap > 0 ? softcap * std::tanh(dot / softcap) : dot);
+        };
+        std::vector<double> zone;
+        double dense = 0, all = 0;
+        for (const WindowRun& run : seen.zone) {
+          for (int64_t i = run.begin * 64; i < run.end * 64; ++i) zone.push_back(weight(config.sink + i));
+        }
+        for (const CellRun& run : seen.dense) {
+          for (int64_t i = run.begin; i < run.end; ++i) dense += weight(i);
+        }
+        std::sort(zone.rbegin(), zone.rend());
+        for (const double w : zone) all += w;
+        all += dense;
+        double best = 0;
+        for (int i = 0; i < kTopK; ++i) best += zone[i];
+        want += (best + dense - std::exp(static_cast<double>(lse[q]))) / all / kGroup;
+      }
+      EXPECT_NEAR(layer->Lost(kHead, queries.data(), kGroup, seen, cache.Rows(), kTopK), want, 2e-6);
+      all_lost += want;
+    }
+  }
+  EXPECT_GT(all_lost, 1e-3);
+}
+
 TEST(CellLayer, AllChosenIsExactAttention) {
   const Cache cache(700);
   CellConfig config = Config();
@@ -479,6 +531,27 @@ TEST(CellLayer, WrongSettingsAreNamed) {
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->geometry.head_dim = 72; }), "head_dim"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->search.top_k = 0; }), "top_k"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.name = "zip"; }), "codec"));
+  // Windows of cells become stale one by one.
+  EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.centre_tokens = 128; }), "codec.centre_tokens"));
+  EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.centre = Centre::kGlobal; }), "codec.centre"));
+}
+
+TEST(CellLayer, NoScaleMeansTheUsualOne) {
+  const Cache cache(700);
+  const std::vector<float> queries = RandomQueries(5);
+  std::vector<std::vector<float>> outs;
+  for (const float scale : {.125f, 0.0f}) {  // 1 / sqrt(64)
+    CellConfig config = Config();
+    config.search.softmax_scale = scale;
+    auto context = *CellContext::Create(config);
+    auto layer = *CellLayer::Create(context.get(), 0);
+    ASSERT_TRUE(EncodeAll(layer.get(), cache, 700));
+    outs.push_back(Attend(layer.get(), cache, 0, 700, queries));
+    outs.push_back(std::vector<float>(queries.size()));
+    layer->AttendExactly(0, queries.data(), kGroup, Divide({{0, 700}}, 16, 32), cache.Rows(), outs.back().data());
+  }
+  EXPECT_EQ(outs[0], outs[2]);
+  EXPECT_EQ(outs[1], outs[3]);
 }
 
 }  // namespace

@@ -16,9 +16,9 @@
 namespace seine {
 namespace {
 
-TEST(Cells, ThreadsThatAddAtOnceLoseNothing) {
-  constexpr int kThreads = Cells::kExclusive + 16, kRounds = 3, kAdds = 5000;
-  Cells cells(3);
+TEST(ThreadLocalCounters, ThreadsThatAddAtOnceLoseNothing) {
+  constexpr int kThreads = ThreadLocalCounters::kExclusive + 16, kRounds = 3, kAdds = 5000;
+  ThreadLocalCounters cells(3);
   for (int round = 0; round < kRounds; ++round) {  // the places of threads that ended are taken again
     std::barrier all(kThreads);
     std::vector<std::thread> threads;
@@ -63,7 +63,7 @@ TEST(Histogram, EveryTimeIsInItsBucket) {
 }
 
 TEST(Histogram, QuantilesAreWithinABucket) {
-  Cells cells(Histogram::kCells);
+  ThreadLocalCounters cells(Histogram::kCells);
   const Histogram histogram(&cells, 0);
   EXPECT_EQ(Quantile(histogram.Read(), .5), 0);
   for (int i = 1; i <= 1000; ++i) histogram.Add(i * int64_t{1'000'000});  // 1 ms to 1 s
@@ -130,11 +130,11 @@ TEST_F(CountsTest, AppendsCountWhatIsNew) {
   Append(0, 50, 100);  // the first half is there
   Append(0, 0, 150);
   Append(1, 0, 40);
-  EXPECT_EQ(index_->counts()->appended(), 190);
+  EXPECT_EQ(index_->counts()->totals().appended, 190);
   EXPECT_EQ(index_->num_tokens(), 150);
   const TensorView gap{rows_.data(), 1, size_t{kHeads} * kDim * sizeof(float)};
   EXPECT_FALSE(index_->Append(sequence_, 0, 400, gap, gap).ok());
-  EXPECT_EQ(index_->counts()->appended(), 190);
+  EXPECT_EQ(index_->counts()->totals().appended, 190);
 }
 
 TEST_F(CountsTest, SearchesCountTheirStagesOnceACall) {
@@ -149,12 +149,12 @@ TEST_F(CountsTest, SearchesCountTheirStagesOnceACall) {
     EXPECT_GT(counts_->stage(stage).sum_ns, 0) << NameOf(stage);
   }
   EXPECT_EQ(Calls(Stage::kAttend), 0);
-  EXPECT_GT(index_->counts()->candidates(), 0);
+  EXPECT_GT(index_->counts()->totals().candidates, 0);
   const auto answers = index_->Attend({{sequence_, 0, rows_.data()}}, config_.search, AttentionParams());
   ASSERT_TRUE(answers.ok());
   EXPECT_EQ(Calls(Stage::kAttend), 1);
   EXPECT_EQ(Calls(Stage::kScan), 4);
-  EXPECT_EQ(index_->counts()->attended(), (*answers)[0].attended_tokens);
+  EXPECT_EQ(index_->counts()->totals().attended, (*answers)[0].attended_tokens);
 }
 
 TEST_F(CountsTest, EvictionsCountByScorer) {

@@ -13,6 +13,9 @@
 namespace seine {
 namespace {
 
+constexpr int kMostScanned = 256;                      // bits of a key
+double TotalOf(int dim) { return dim > 256 ? 1 : 2; }  // bits a coordinate that a key's bytes hold
+
 // A random orthonormal basis (Gram-Schmidt), columns [dim][dim] row-major.
 std::vector<float> Basis(int dim, uint64_t seed) {
   std::vector<float> g = Gaussian(static_cast<size_t>(dim) * dim, seed);
@@ -171,11 +174,11 @@ TEST(BalancedCodec, BytesAKey) {
 }
 
 TEST(BalancedCodec, EstimatesAreThoseOfTheMethod) {
-  for (const int dim : kDeviceHeadDims) {
+  for (const int dim : kTestHeadDims) {
     for (const double coarse_share : {.5, 1.0, 2.0}) {
-      if (coarse_share * dim > kMaxDeviceHeadDim) continue;
+      if (coarse_share * dim > kMostScanned) continue;
       SCOPED_TRACE(testing::Message() << dim << " " << coarse_share);
-      const BalancedOptions o = Options(dim, coarse_share, coarse_share == 2 ? 2.5 : 2);
+      const BalancedOptions o = Options(dim, coarse_share, coarse_share == 2 ? 2.5 : TotalOf(dim));
       const Zone zone(Shaped(o, 512, 7, 3), dim, MakeBalancedCodec(o));
       const std::vector<float> query = Shaped(o, 1, 8);
       const Reference want = Estimate(o, zone, query);
@@ -212,9 +215,9 @@ TEST(BalancedCodec, EstimatesAreThoseOfTheMethod) {
 // A key a thousand times as long as its window's others: each keeps its own length.
 TEST(BalancedCodec, KeysBesideAMuchLongerOneAreEstimatedAsTheMethodSays) {
   constexpr int kLong = 5;
-  for (const int dim : kDeviceHeadDims) {
+  for (const int dim : kTestHeadDims) {
     SCOPED_TRACE(dim);
-    const BalancedOptions o = Options(dim);
+    const BalancedOptions o = Options(dim, TotalOf(dim) / 2, TotalOf(dim));
     std::vector<float> keys = Shaped(o, 64, 7);
     for (int j = 0; j < dim; ++j) keys[kLong * dim + j] *= 1000;
     const Zone zone(keys, dim, MakeBalancedCodec(o), 64);
@@ -237,9 +240,10 @@ TEST(BalancedCodec, KeysBesideAMuchLongerOneAreEstimatedAsTheMethodSays) {
 
 // Widths of 1 to 6 bits, within bytes and across them, and batches of any size.
 TEST(BalancedCodec, TheSameCodesAndEstimatesOnEveryTarget) {
-  for (const int dim : kDeviceHeadDims) {
-    for (const auto& [coarse_share, total_share] : {std::pair(1.0, 2.0), {.5, 2.0}, {2.0, 2.5}, {1.0, 3.75}}) {
-      if (total_share * dim > 8 * kMaxBalancedBytes - 8 || coarse_share * dim > kMaxDeviceHeadDim) continue;
+  for (const int dim : kTestHeadDims) {
+    for (const auto& [coarse_share, total_share] :
+         {std::pair(1.0, 2.0), {.5, 2.0}, {2.0, 2.5}, {1.0, 3.75}, {.5, 1.0}}) {
+      if (total_share * dim > 8 * kMaxBalancedBytes || coarse_share * dim > kMostScanned) continue;
       SCOPED_TRACE(testing::Message() << dim << " " << coarse_share << " " << total_share);
       const BalancedOptions o = Options(dim, coarse_share, total_share);
       const std::vector<float> keys = Shaped(o, 192, 17, 3), query = Shaped(o, 1, 18);

@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "service/process/notify.h"
@@ -137,6 +139,35 @@ TEST(Watchdog, AServerAnswersItsOwnCalls) {
     auto server = Server::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     for (int i = 0; i < 20; ++i) EXPECT_TRUE((*server)->Answers(absl::Seconds(10)));
+  }
+}
+
+// On a channel to a gRPC server that has shut down gRPC 1.51 calls through a null pointer.
+TEST(Watchdog, AServerThatShutsDownIsAskedUntilItIsGone) {
+  const TempFolder folder;
+  ServerOptions options;
+  options.listen = "unix:" + folder.Path("s.sock");
+  for (int round = 0; round < 6; ++round) {
+    options.polling = round % 2 == 1;
+    auto server = Server::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    std::atomic<int> answers{0};
+    std::atomic<bool> ended{false};
+    std::vector<std::thread> asking;
+    for (int i = 0; i < 3; ++i) {
+      asking.emplace_back([&] {
+        for (bool last = false; !last;) {
+          last = ended;  // one more, once it has
+          const bool answered = (*server)->Answers(absl::Seconds(30));
+          if (last) EXPECT_FALSE(answered);
+          answers += answered ? 1 : 0;
+        }
+      });
+    }
+    while (answers < 30 * (round + 1)) std::this_thread::sleep_for(milliseconds(1));
+    (*server)->Shutdown(absl::ZeroDuration());
+    ended = true;
+    for (std::thread& thread : asking) thread.join();
   }
 }
 

@@ -104,7 +104,7 @@ void AddRecallFlags(CLI::App* app, RecallFlags* f) {
       ->group(data);
   app->add_option("--num-keys", f->data.num_keys, "made-up keys")->capture_default_str()->group(data);
   app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
   app->add_option("--num-queries", f->data.num_queries, "positions asked; absent: all of a trace, 64 made up")
       ->group(data);
   app->add_option("--dtype", f->data.dtype,
@@ -135,7 +135,7 @@ void AddRecallFlags(CLI::App* app, RecallFlags* f) {
   app->add_option("--coarse-bits", f->coarse_bits, "balanced: bits a coordinate of the scanned plane, .5, 1 or 2")
       ->capture_default_str()
       ->group(search);
-  app->add_option("--total-bits", f->total_bits, "balanced: bits a coordinate in all, 2 to 4")
+  app->add_option("--total-bits", f->total_bits, "balanced: bits a coordinate in all, 1 to 4")
       ->capture_default_str()
       ->group(search);
   app->add_option("--coarse", f->coarse, "first stage: sign_ip, or the paper's collision")

@@ -184,7 +184,7 @@ class MigrateBench {
   }
 
   absl::StatusOr<client::Migration> Move(int64_t i) {
-    const client::FleetNode& to = fleet_.nodes[(i + 1) % 2];
+    const FleetNode& to = fleet_.nodes[(i + 1) % 2];
     auto moved = client::MigrateFamily(clients_[i % 2].get(), clients_[(i + 1) % 2].get(), kIndex, kFamily,
                                        {to.name, to.address});
     folder_->Empty();
@@ -208,7 +208,7 @@ class MigrateBench {
   const MigrateOptions& o_;
   Tokens tokens_;
   std::unique_ptr<Folder> folder_;
-  client::FleetDescription fleet_ = {"bench", {}};
+  FleetDescription fleet_ = {"bench", {}};
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::vector<std::unique_ptr<client::Client>> clients_;
 };

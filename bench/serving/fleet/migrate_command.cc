@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/commands/invalid_flag.h"
+#include "bench/commands/value_flag.h"
 #include "bench/report/table.h"
 #include "bench/serving/fleet/migrate_bench.h"
 
@@ -43,7 +44,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--kv-heads", b.num_kv_heads, "KV heads")->capture_default_str();
   app->add_option("--head-dim", b.head_dim, "coordinates of a key")->capture_default_str();
   app->add_option("--moves", b.moves, "moves, there and back")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->capture_default_str();
+  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();
@@ -93,7 +94,12 @@ std::string ToText(const MigrateOptions& b, const std::vector<MigratePoint>& poi
   }
   return absl::StrFormat("%d moves of a family of one layer, %d KV heads x %d\n\n", b.moves, b.num_kv_heads,
                          b.head_dim) +
-         RenderTable(rows);
+         RenderTable(rows) +
+         (points.empty()
+              ? ""
+              : absl::StrFormat("\na family of %d keys takes no appends for %.2f ms while it moves, in the "
+                                "middle; usually one takes %.2f ms\n",
+                                points.back().num_keys, points.back().stall_p50_ms, points.back().append_p50_ms));
 }
 
 absl::Status Run(const Flags& f) {

@@ -114,7 +114,14 @@ std::string ToText(const ShardedFlags& f, const ShardedBenchResult& r) {
                     absl::StrFormat("%.2f", 100 * p.error), absl::StrFormat("%.2f", 100 * p.node_error),
                     absl::StrFormat("%.2f", 100 * p.node_error_as_many), absl::StrFormat("%.1e", p.merge_error)});
   }
-  return text + RenderTable(rows);
+  text += RenderTable(rows);
+  if (r.points.empty()) return text;
+  const ShardedPoint& last = r.points.back();
+  return text + absl::StrFormat(
+                    "\nover %d shards answers err by %.2f%%, on one node by %.2f%%; a step takes %.2f of one "
+                    "node's time\n",
+                    last.shards, 100 * last.error, 100 * last.node_error,
+                    Percentile(last.step_us, 50) / Percentile(last.node_us, 50));
 }
 
 absl::Status Run(ShardedFlags f) {

@@ -204,6 +204,10 @@ ErrorReport WithNextCommand(ErrorReport report) {
   std::string next;
   if (absl::IsUnavailable(report.status) && absl::StartsWith(report.status.message(), "no server at ")) {
     next = "seined starts one, --server names another";
+  } else if (absl::IsUnauthenticated(report.status)) {
+    next = "--token-file FILE, or SEINE_TOKEN_FILE, names a credential";
+  } else if (absl::IsDeadlineExceeded(report.status)) {
+    next = "--timeout SECONDS waits longer; seine top shows what the server does";
   } else if (absl::IsNotFound(report.status) && about("profile")) {
     next = "seine version, which lists the server's";
   } else if (absl::IsNotFound(report.status) && about("handle")) {

@@ -18,7 +18,6 @@ struct NameTable {
   const char* type;
 };
 
-inline constexpr NameTable<client::DType> kDTypeNames{"DType"};
 inline constexpr NameTable<client::RetainedReport> kReportNames{"RetainedReport"};
 inline constexpr NameTable<client::KeyFrame> kKeyFrameNames{"KeyFrame"};
 inline constexpr NameTable<client::Path> kPathNames{"Path"};

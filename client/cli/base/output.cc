@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,24 @@ bool IsNumber(const std::string& cell) {
 bool Takes(int fd) {
   pollfd terminal = {fd, POLLOUT, 0};
   return poll(&terminal, 1, 0) == 1 && (terminal.revents & POLLOUT) != 0;
+}
+
+// The terminal's last line: one thing is drawn there at a time.
+struct LastLine {
+  std::mutex mutex;
+  bool waits = false;  // a WaitingLine is drawn
+  int bars = 0;        // ProgressBars that live
+  absl::Time printed;  // when anything was, by the program; the epoch: nothing yet
+  // Needs mutex.
+  void Clear() {
+    if (std::exchange(waits, false) && Takes(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
+    printed = absl::Now();
+  }
+};
+
+LastLine& Last() {
+  static auto* const line = new LastLine;
+  return *line;
 }
 
 }  // namespace
@@ -59,7 +79,11 @@ std::string ToString(const std::vector<std::pair<std::string, std::string>>& fie
   return out;
 }
 
-void PrintText(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void PrintText(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(Last().mutex);
+  Last().Clear();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
 
 void PrintJson(const Json& json) {
   // Names come from a server and may hold any bytes: what is not UTF-8 is shown as U+FFFD.
@@ -95,7 +119,11 @@ ProgressBar::ProgressBar(std::string title, int64_t total)
     : title_(std::move(title)),
       total_(std::max<int64_t>(1, total)),
       shown_(isatty(STDERR_FILENO)),
-      start_(absl::Now()) {}
+      start_(absl::Now()) {
+  const std::lock_guard<std::mutex> lock(Last().mutex);
+  Last().Clear();
+  ++Last().bars;
+}
 
 void ProgressBar::Update(int64_t done) {
   const absl::Time now = absl::Now();
@@ -113,7 +141,38 @@ void ProgressBar::Update(int64_t done) {
 }
 
 ProgressBar::~ProgressBar() {
+  const std::lock_guard<std::mutex> lock(Last().mutex);
+  --Last().bars;
+  Last().printed = absl::Now();
   if (shown_ && next_ != absl::Time() && Takes(STDERR_FILENO)) std::fprintf(stderr, "\r\033[K");
+}
+
+WaitingLine::WaitingLine(std::string what, absl::Duration most, bool of_each, absl::Duration patience)
+    : what_(std::move(what)), most_(most), patience_(patience), of_each_(of_each), start_(absl::Now()) {
+  if (isatty(STDERR_FILENO)) thread_ = std::thread([this] { Work(); });
+}
+
+WaitingLine::~WaitingLine() {
+  if (!thread_.joinable()) return;
+  ends_.Notify();
+  thread_.join();
+  const std::lock_guard<std::mutex> lock(Last().mutex);
+  Last().Clear();
+}
+
+void WaitingLine::Work() {
+  while (!ends_.WaitForNotificationWithTimeout(std::min(patience_, absl::Milliseconds(200)))) {
+    const absl::Time now = absl::Now();
+    const std::lock_guard<std::mutex> lock(Last().mutex);
+    if (Last().bars > 0 || now - std::max(start_, Last().printed) < patience_ || !Takes(STDERR_FILENO)) continue;
+    const std::string left =
+        of_each_ ? absl::StrFormat("each call may take %.0f s", absl::ToDoubleSeconds(most_))
+                 : absl::StrFormat("at most %.0f s left",
+                                   absl::ToDoubleSeconds(std::max(absl::ZeroDuration(), most_ - (now - start_))));
+    std::fprintf(stderr, "\r\033[K%s: %.0f s, %s", what_.c_str(), absl::ToDoubleSeconds(now - start_), left.c_str());
+    std::fflush(stderr);
+    Last().waits = true;
+  }
 }
 
 }  // namespace seine::cli

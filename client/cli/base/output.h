@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 namespace seine::cli {
@@ -49,6 +51,28 @@ class ProgressBar {
   const int64_t total_;
   const bool shown_;
   absl::Time start_, next_;
+};
+
+// For as long as it lives: where nothing else is printed or drawn for two seconds, a line on stderr, on a terminal
+// alone, that says how long a command has waited, and how long it may yet. Cleared before anything is printed, and at
+// the end.
+class WaitingLine {
+ public:
+  // `most`: of the whole, or with `of_each` of each of its calls.
+  WaitingLine(std::string what, absl::Duration most, bool of_each, absl::Duration patience = absl::Seconds(2));
+  ~WaitingLine();
+  WaitingLine(const WaitingLine&) = delete;
+  WaitingLine& operator=(const WaitingLine&) = delete;
+
+ private:
+  void Work();
+
+  const std::string what_;
+  const absl::Duration most_, patience_;
+  const bool of_each_;
+  const absl::Time start_;
+  absl::Notification ends_;
+  std::thread thread_;
 };
 
 }  // namespace seine::cli

@@ -69,6 +69,18 @@ CLI::Option* AddBool(const FlagGroup& group, const FieldDescriptor* field, const
                    [](const Reflection* r, Message* to, const FieldDescriptor* f, bool v) { r->SetBool(to, f, v); });
 }
 
+// CLI11 reads -1 as the largest number there is.
+CLI::Option* AddUnsigned(const FlagGroup& group, const FieldDescriptor* field, const std::function<Message*()>& message,
+                         const std::string& help) {
+  const auto no_sign = [](const std::string& text) -> std::string {
+    return text.find('-') == std::string::npos ? "" : "must be 0 or more, not " + text;
+  };
+  return Add<uint64_t>(
+             group, field, message, help,
+             [](const Reflection* r, Message* to, const FieldDescriptor* f, uint64_t v) { r->SetUInt64(to, f, v); })
+      ->check(CLI::Validator(no_sign, ""));
+}
+
 CLI::Option* AddFlag(const FlagGroup& group, const FieldDescriptor* field, const std::function<Message*()>& message,
                      const std::string& help) {
   if (field->is_repeated()) return AddNumbers(group, field, message, help);
@@ -80,11 +92,12 @@ CLI::Option* AddFlag(const FlagGroup& group, const FieldDescriptor* field, const
         [](const Reflection* r, Message* to, const FieldDescriptor* f, const Value& v) { r->Set(to, f, v); })
     SEINE_NUMBER_FLAG(INT32, int32_t, SetInt32);
     SEINE_NUMBER_FLAG(INT64, int64_t, SetInt64);
-    SEINE_NUMBER_FLAG(UINT64, uint64_t, SetUInt64);
     SEINE_NUMBER_FLAG(DOUBLE, double, SetDouble);
     SEINE_NUMBER_FLAG(FLOAT, float, SetFloat);
     SEINE_NUMBER_FLAG(STRING, std::string, SetString);
 #undef SEINE_NUMBER_FLAG
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return AddUnsigned(group, field, message, help);
     case FieldDescriptor::CPPTYPE_ENUM:
       return AddEnum(group, field, message, help);
     default:  // bool, the only one that is left

@@ -1,5 +1,6 @@
 // seine fleet status | rank, and where --fleet sends other commands.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,7 @@ namespace {
 
 // What one node says of itself.
 struct NodeStatus {
-  client::FleetNode node;
+  FleetNode node;
   absl::Status error;  // not OK: it did not answer, and the rest is empty
   bool serving = false;
   v1::GetServerInfoResponse info;
@@ -46,7 +47,7 @@ Json ToJson(const NodeStatus& status) {
   Json json = {{"name", status.node.name},
                {"address", status.node.address},
                {"generation", status.node.generation},
-               {"state", client::ToString(status.node.state)},
+               {"state", ToString(status.node.state)},
                {"health", HealthOf(status)}};
   if (!status.error.ok()) {
     json["error"] = std::string(status.error.message());
@@ -62,7 +63,7 @@ Json ToJson(const NodeStatus& status) {
 
 std::vector<std::string> RowOf(const NodeStatus& status) {
   const v1::GetServerInfoResponse& info = status.info;
-  std::vector<std::string> row = {status.node.name, client::ToString(status.node.state), HealthOf(status)};
+  std::vector<std::string> row = {status.node.name, ToString(status.node.state), HealthOf(status)};
   if (!status.error.ok()) {
     row.insert(row.end(), {"-", "-", "-", "-"});
   } else {
@@ -76,21 +77,24 @@ std::vector<std::string> RowOf(const NodeStatus& status) {
 
 // Every node is asked, whatever the file says of it. UNAVAILABLE if one that should serve does not.
 absl::Status Status(const Session& session, const std::string& path) {
-  absl::StatusOr<client::FleetDescription> fleet = client::ReadFleet(path);
+  absl::StatusOr<FleetDescription> fleet = ReadFleet(path);
   if (!fleet.ok()) return FileError(fleet.status());
   const std::unique_ptr<client::FleetClient> clients = client::FleetClient::Create(*fleet, OptionsOf(session));
   Json nodes = Json::array();
   Table table({"NODE", "STATE", "HEALTH", "FAMILIES", "SEQUENCES", "MEMORY", "LIMIT", "ADDRESS"});
   std::vector<std::string> missing;
-  for (const client::FleetNode& node : fleet->nodes) {
+  std::optional<ProgressBar> bar(std::in_place, "nodes asked", static_cast<int64_t>(fleet->nodes.size()));
+  for (const FleetNode& node : fleet->nodes) {
+    bar->Update(nodes.size());
     NodeStatus status = {.node = node, .error = {}, .serving = false, .info = {}, .families = 0};
     const absl::StatusOr<client::Client*> client = clients->At(node.name);
     status.error = client.ok() ? Ask(*client, &status) : client.status();
     const bool serves = status.error.ok() && (status.serving || status.info.draining());
-    if (!serves && node.state != client::NodeState::kLost) missing.push_back(node.name);
+    if (!serves && node.state != NodeState::kLost) missing.push_back(node.name);
     nodes.push_back(ToJson(status));
     table.AddRow(RowOf(status));
   }
+  bar.reset();
   session.Print({{"fleet", fleet->fleet}, {"nodes", nodes}}, [&] { return table.ToString(); });
   if (missing.empty()) return absl::OkStatus();
   return absl::UnavailableError(
@@ -99,10 +103,10 @@ absl::Status Status(const Session& session, const std::string& path) {
 
 // Prints the nodes for a family in the order of the hash, whether or not they serve.
 absl::Status Rank(const Session& session, const std::string& path, const std::string& id) {
-  const absl::StatusOr<client::FleetDescription> fleet = client::ReadFleet(path);
+  const absl::StatusOr<FleetDescription> fleet = ReadFleet(path);
   if (!fleet.ok()) return FileError(fleet.status());
   std::vector<std::string> names;
-  for (const client::FleetNode& node : fleet->nodes) names.push_back(node.name);
+  for (const FleetNode& node : fleet->nodes) names.push_back(node.name);
   const std::string family(client::FamilyOf(id));
   names = client::RankNodes(family, std::move(names));
   session.Print({{"family", family}, {"nodes", names}},
@@ -114,12 +118,12 @@ absl::Status Rank(const Session& session, const std::string& path, const std::st
 
 absl::StatusOr<std::string> AddressInFleet(const Session& session, const std::string& index, const std::string& id,
                                            bool creates) {
-  absl::StatusOr<client::FleetDescription> read = client::ReadFleet(session.fleet);
+  absl::StatusOr<FleetDescription> read = ReadFleet(session.fleet);
   if (!read.ok()) return FileError(read.status());
   const std::unique_ptr<client::FleetClient> fleet = client::FleetClient::Create(*read, OptionsOf(session));
   const absl::StatusOr<std::string> node = creates ? fleet->PlaceFor(index, id) : fleet->NodeOf(index, id);
   if (!node.ok()) return node.status();
-  const auto named = [&](const client::FleetNode& known) { return known.name == *node; };
+  const auto named = [&](const FleetNode& known) { return known.name == *node; };
   return std::find_if(read->nodes.begin(), read->nodes.end(), named)->address;
 }
 

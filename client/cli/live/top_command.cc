@@ -216,6 +216,7 @@ void AddTopCommand(CLI::App* app, Session* session) {
       "A step is a layer's Decode step. Percentiles are within some 12 %. Recall is what was compared with exact "
       "answers (seined's quality.sample): in the interval, or before it where nothing was.");
   top->callback([=] {
+    session->draws = !arguments->once;
     session->action = [=]() -> absl::Status {
       if (!arguments->once && session->json) return UsageError("top: -o json needs --once");
       if (!arguments->once && (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)) {

@@ -124,6 +124,46 @@ class TensorFile:
         """safetensors' name of the dtype, the shape, and the bytes, read-only uint8. KeyError: there is none of that name;
         ValueError: its dtype has no name here."""
 
+class Rope:
+    """How heads turn by RoPE (profile/rope.h). Immutable."""
+
+    def __init__(self, config: str, head_dim: int, style: str, length: int) -> None:
+        """config: JSON as ParseRope takes it, as at `length` tokens; "": RoPE is not stated, and undo leaves x as it is. style:
+        "half_split" or "interleaved". ValueError names the field that is missing, wrong or not known."""
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """[head_dim / 2] radians a token, 0 of pairs that do not turn."""
+    @property
+    def rotary_dim(self) -> int:
+        """In how many first coordinates of a head pairs lie."""
+    def undo(self, x: np.ndarray, first_position: int) -> None:
+        """Turns float64 [heads, tokens, head_dim], seen from first_position on, back to position 0. In place."""
+
+class ProfileBuilder:
+    """Sums of the rows that a profile is made of (profile/profile.h); one thread's at a time. Rows are [tokens, heads,
+    head_dim] float32 as attention sees them. ValueError: a layer or a shape that is not this builder's."""
+
+    def __init__(self, num_layers: int, num_q_heads: int, num_kv_heads: int, head_dim: int) -> None: ...
+    def add_queries(self, layer: int, rows: np.ndarray, first_position: int, rope: Rope) -> None: ...
+    def add_keys(self, layer: int, rows: np.ndarray, first_position: int, rope: Rope) -> None:
+        """Windows of 64 begin at the first row; a last part of one counts in k_moment alone."""
+    def add_values(self, layer: int, rows: np.ndarray) -> None: ...
+    def write(
+        self,
+        path: Union[str, bytes, PathLike[str]],
+        *,
+        model: str,
+        texts: list[str],
+        licence: str,
+        rope: str,
+        layer_ropes: str,
+        rope_style: str,
+        fp32: bool,
+    ) -> None:
+        """The profile file, whole or not at all. ValueError: a layer without rows, or a number that the file cannot hold;
+        OSError: it cannot be written."""
+
 class PromptMask:
     """Places that each token of a prompt sees; made by PromptAttention.mask."""
 
@@ -186,7 +226,8 @@ class PagedLayer:
 
     def counts(self) -> dict[str, Any]:
         """Answers, one a token: coded, exact (shorter than min_tokens, or all of it near), gated (the layer's codes lose too
-        much), declined (reason -> count: exact for another reason). prompt_tokens, prompt_runs_seen, prompt_runs_taken (of 8
+        much), declined (reason -> count: exact for another reason); cut: of coded, those that attended some blocks row by row for want of
+        room for codes. prompt_tokens, prompt_runs_seen, prompt_runs_taken (of 8
         keys), encoded_keys, changed_windows (of heads), decode_us, prompt_us, encode_us, bytes (of codes); gate_checks, gate_lost
         (their sum), gate_exact (now), gate_lost_then."""
 
@@ -217,16 +258,25 @@ class PagedAttention:
         prompt_min: int = 2048,
         profile: str = "",
         rope: str = "",
+        layer_ropes: str = "",
+        rope_style: str = "half_split",
+        codes_bytes: int = 0,
         threads: int = 0,
     ) -> None:
         """block_size: a multiple of 64. max_tokens: of the longest text. sink, local: a text's first and last tokens, always
         attended. gate: share of attention that a layer may lose; 0: any. prompt_mass: 1, exact; below, of prompts of prompt_min
-        tokens. profile: a file; rope: rope_parameters of config.json as JSON. threads: 0: the OpenMP that is loaded for the whole
+        tokens. profile: a file; rope: rope_parameters of config.json as JSON; layer_ropes: of layers that turn otherwise, [{"layers": [3],
+        "rope": {...}}, ...]; rope_style: half_split or interleaved. codes_bytes: most that a layer's codes take, of blocks from the first
+        on; 0: any. threads: 0: the OpenMP that is loaded for the whole
         process, as torch's is, or where there is none one thread a core. ValueError or NativeError names what is wrong."""
 
     @property
     def openmp(self) -> bool:
         """Whether it runs on the process's OpenMP."""
+
+    @property
+    def code_blocks(self) -> int:
+        """Blocks from the first on that may have codes; texts attend the others row by row."""
 
     @property
     def threads(self) -> int: ...

@@ -33,7 +33,7 @@ def folder_in_tmp() -> str:
 
 
 def is_own_folder(info: os.stat_result) -> bool:
-    """Whether it is a folder of this user, which nobody else may write to; as client/channel.cc has it."""
+    """Whether it is a folder of this user, which nobody else may write to; as client/channel/channel.cc has it."""
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 

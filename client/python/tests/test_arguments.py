@@ -168,7 +168,6 @@ def test_a_wrong_type_is_a_type_error_that_names_the_argument(client, chat, keys
             (r"zones\.sink: 'many'", lambda: client.create_index("x", zones={"sink": "many"}, **SHAPE)),
             (r"zones: must be a dict", lambda: client.create_index("x", zones=16, **SHAPE)),
             (r"head_dim: must be an int", lambda: client.create_index("x", **{**SHAPE, "head_dim": "64"})),
-            (r"unknown argument topk; a selector has top_k,", lambda: client.retrieve(chat, 0, keys[0], topk=3)),
             (r"mass_p: must be \(p, floor, cap\).* not 0.9", lambda: client.retrieve(chat, 0, keys[0], mass_p=0.9)),
             (r"budget: must be tokens a head.* not 0.25", lambda: client.evict(chat, 0, 0.25)),
             (r"keep\.positions: must be positions", lambda: client.evict(chat, 0, 9, keep={"positions": [1.5]})),
@@ -181,6 +180,8 @@ def test_a_wrong_type_is_a_type_error_that_names_the_argument(client, chat, keys
         (r"keys: must be \[tokens, num_kv_heads, head_dim\], not \[2, 64\]", lambda: client.append(chat, 0, TOKENS, keys[0])),
         (r"budget: tokens and ratio exclude", lambda: client.evict(chat, 0, {"tokens": 9, "ratio": 0.5})),
         (r"zones: unknown setting sinks; there are sink, local", lambda: client.create_index("x", zones={"sinks": 1}, **SHAPE)),
+        (r"selector: unknown setting topk; there are top_k,", lambda: client.retrieve(chat, 0, keys[0], topk=3)),
+        (r"scope: must be one of per_kv_head, per_q_head", lambda: client.retrieve(chat, 0, keys[0], scope="head")),
         (r"on_error: must be one of raise, return", lambda: client.decode_stream().step(on_error="ignore")),
     ):
         with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ OUTSIDE = {  # how a line of shell begins -> what proves it in place of this tes
     "pip install ./client/python": "versions.py does it",
     "cmake -DSEINE_PYTHON=": "how this very test is run",
     "python client/python/generate_stubs.py": "python.stubs of ctest",
-    "python client/python/tests/versions.py": "a step of CI",
+    "python client/python/tests/wheel/versions.py": "a step of CI",
 }
 
 

@@ -5,12 +5,10 @@
 
 #include <vector>
 
-#include "engines/llama.cpp/bench/contexts.h"
-#include "engines/llama.cpp/bench/row_file.h"
+#include "engines/llama.cpp/bench/setup/contexts.h"
+#include "engines/llama.cpp/bench/setup/row_file.h"
 
 namespace seine::llama {
-
-inline constexpr int kMostNeedles = 32;
 
 // Rows of all lengths and each of `top_k`: {cells, top_k, needles, plain_found, exact_found, seine_found, same}. found:
 // every token of the number was the likeliest, given those before it; same: the likeliest tokens are plain's in all of

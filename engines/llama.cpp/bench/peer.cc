@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "engines/llama.cpp/bench/contexts.h"
+#include "engines/llama.cpp/bench/setup/contexts.h"
 
 namespace seine::llama {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "engines/llama.cpp/bench/bench_options.h"
-#include "engines/llama.cpp/bench/row_file.h"
+#include "engines/llama.cpp/bench/setup/bench_options.h"
+#include "engines/llama.cpp/bench/setup/row_file.h"
 #include "llama.h"
 
 namespace seine::llama {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "engines/llama.cpp/bench/contexts.h"
-#include "engines/llama.cpp/bench/row_file.h"
+#include "engines/llama.cpp/bench/setup/contexts.h"
+#include "engines/llama.cpp/bench/setup/row_file.h"
 
 namespace seine::llama {
 

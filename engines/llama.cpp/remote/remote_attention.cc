@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engines/llama.cpp/ggml/origin.h"
 #include "engines/llama.cpp/report.h"
 
 namespace seine::llama {
@@ -38,15 +39,8 @@ void RemoteAttention::ReadRows(const ggml_tensor* node, int layer) {
   }
   layer_ = layer;
   if (!positions_.empty()) return;
-  // They are read at the first layer that turns: behind the last one's RoPE their memory may be another tensor's.
-  const ggml_tensor* rope = FindRope(rows);
-  const ggml_tensor* positions = rope == nullptr ? nullptr : rope->src[1];
-  if (positions == nullptr || positions->type != GGML_TYPE_I32 || positions->ne[0] != rows->ne[1] ||
-      !IsOnHost(positions)) {
-    return;
-  }
-  const auto* data = static_cast<const int32_t*>(positions->data);
-  positions_.assign(data, data + rows->ne[1]);
+  const absl::Span<const int32_t> positions = PositionsOf(rows);  // of the first layer that turns
+  positions_.assign(positions.begin(), positions.end());
 }
 
 void RemoteAttention::SetSlides(RemoteCache* slides, int64_t window) {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "engines/llama.cpp/node.h"
+#include "engines/llama.cpp/ggml/node.h"
 #include "engines/llama.cpp/node_computer.h"
 #include "engines/llama.cpp/remote/remote_cache.h"
 

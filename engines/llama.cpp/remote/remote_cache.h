@@ -19,11 +19,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engines/llama.cpp/node.h"
-#include "engines/llama.cpp/outside_writes.h"
+#include "engines/llama.cpp/ggml/cache_facts.h"
+#include "engines/llama.cpp/ggml/node.h"
+#include "engines/llama.cpp/ggml/outside_writes.h"
+#include "engines/llama.cpp/ggml/team.h"
 #include "engines/llama.cpp/remote/remote_texts.h"
 #include "engines/llama.cpp/remote/session.h"
-#include "engines/llama.cpp/team.h"
 
 namespace seine::llama {
 
@@ -68,6 +69,8 @@ class RemoteCache final : private WriteListener {
   void GiveBack(int layer);
 
  private:
+  static constexpr char kSlide[] = "layers that slide";
+
   // Tokens of the graph that is computed, of one text, whose positions follow each other.
   struct Run {
     RemoteText* text = nullptr;
@@ -98,6 +101,9 @@ class RemoteCache final : private WriteListener {
     int64_t count = 0;
     size_t bytes = 0;  // of each
   };
+
+  // Where a stream of the node's begins among the cells of all streams.
+  static int64_t FirstCell(const AttentionNode& node, int64_t stream);
 
   ggml_status AttendWindow(const AttentionNode& node);
   // llama.cpp's kernel is right for it.

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "engines/llama.cpp/tests/fake_ggml.h"
+#include "engines/llama.cpp/tests/fixtures/fake_ggml.h"
 #include "ggml-backend.h"
 
 namespace seine::llama {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "engines/llama.cpp/tests/loaded_plugin.h"
-#include "engines/llama.cpp/tests/one_context.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
+#include "engines/llama.cpp/tests/fixtures/one_context.h"
 
 namespace seine::llama {
 namespace {

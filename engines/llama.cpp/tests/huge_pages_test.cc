@@ -1,5 +1,5 @@
 // Memory that is put into huge pages keeps its contents, and as much of it lies in them as was said.
-#include "engines/llama.cpp/huge_pages.h"
+#include "engines/llama.cpp/cells/huge_pages.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

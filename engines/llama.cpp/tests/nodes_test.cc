@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
 #include "ggml-backend.h"
 #include "ggml.h"
 

@@ -15,9 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "engines/llama.cpp/node.h"
-#include "engines/llama.cpp/tests/context_pair.h"
-#include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "engines/llama.cpp/ggml/node.h"
+#include "engines/llama.cpp/ggml/origin.h"
+#include "engines/llama.cpp/tests/fixtures/context_pair.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
 #include "ggml-backend-impl.h"
 #include "llama.h"
 

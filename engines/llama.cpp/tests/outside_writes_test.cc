@@ -1,6 +1,6 @@
 // Every way by which ggml writes into a buffer outside of graphs is told, with the cells that change, and before it
 // happens.
-#include "engines/llama.cpp/outside_writes.h"
+#include "engines/llama.cpp/ggml/outside_writes.h"
 
 #include <gtest/gtest.h>
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engines/llama.cpp/random_model.h"
-#include "engines/llama.cpp/tests/context_pair.h"
-#include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "engines/llama.cpp/tests/fixtures/context_pair.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
 #include "llama.h"
 
 namespace seine::llama {
@@ -104,6 +104,10 @@ void ExpectDeclined(const ModelShape& shape, CacheTypes types, const std::string
 TEST(Plugin, OtherCacheTypesAreLeftAlone) {
   for (const CacheTypes& types : {CacheTypes(GGML_TYPE_Q5_1), CacheTypes(GGML_TYPE_F16, GGML_TYPE_Q4_1)}) {
     ExpectDeclined({.q_heads = 4, .kv_heads = 2}, types, "a cache of another type than f16, bf16, q8_0 or q4_0");
+  }
+  for (const CacheTypes& types : {CacheTypes(GGML_TYPE_F32), CacheTypes(GGML_TYPE_F16, GGML_TYPE_F32)}) {
+    ExpectDeclined({.q_heads = 4, .kv_heads = 2}, types,
+                   "a cache of f32, whose rows llama.cpp copies to f16 for each token");
   }
 }
 

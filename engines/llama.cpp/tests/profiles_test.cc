@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "engines/llama.cpp/random_model.h"
-#include "engines/llama.cpp/tests/context_pair.h"
-#include "engines/llama.cpp/tests/loaded_plugin.h"
-#include "engines/llama.cpp/tests/one_context.h"
+#include "engines/llama.cpp/tests/fixtures/context_pair.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
+#include "engines/llama.cpp/tests/fixtures/one_context.h"
 #include "llama.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
@@ -297,15 +297,14 @@ TEST_F(Profiles, LayersAreStatedAsTheyTurn) {
   }
 }
 
-// A profile of Gemma 4's heads is measured and found; keys of 512 have the rsq code.
-TEST_F(Profiles, HeadsTooWideForTheCodeAreSaid) {
+// A profile of Gemma 4's heads of 512 is measured, found and used.
+TEST_F(Profiles, HeadsOf512HaveTheBalancedCode) {
   const std::string path = Path("wide.profile.safetensors");
   const std::string model = "TEST_ARCHITECTURE=gemma4 TEST_LAYERS=4 TEST_HEAD_DIM=512 TEST_QUARTER=1 TEST_RINGS=1 ";
   Decode(model + "SEINE_CALIBRATE=" + path);
   ASSERT_TRUE(Said("SEINE_CALIBRATE: " + path + ": a profile of 2 layers over 7")) << said_;
   Decode(model + "SEINE_PROFILES=" + folder_);
-  EXPECT_TRUE(Said(path + ": keys of head_dim 512 are too wide for the balanced code; the rsq code is used")) << said_;
-  EXPECT_TRUE(Reported("\"codec\": \"rsq\", \"profile\": \"\"")) << report_;
+  EXPECT_TRUE(Reported("\"codec\": \"balanced\", \"profile\": \"" + path + "\"")) << report_ << said_;
   EXPECT_TRUE(Reported("\"answered\": 280, ")) << report_;
 }
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engines/llama.cpp/random_model.h"
-#include "engines/llama.cpp/tests/context_pair.h"
-#include "engines/llama.cpp/tests/loaded_plugin.h"
+#include "engines/llama.cpp/tests/fixtures/context_pair.h"
+#include "engines/llama.cpp/tests/fixtures/loaded_plugin.h"
 #include "llama.h"
 
 namespace seine::llama {

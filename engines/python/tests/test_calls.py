@@ -110,7 +110,8 @@ def test_in_process_and_a_server_answer_the_same_to_the_byte(both):
         assert same(one, other), (i, one, other)
     methods = {method["name"].rpartition("/")[2] for method in _native.methods()}
     others = {"Decode", "GetServerInfo", "GetMetrics", "CalibrateBasis"}  # steps, times, and the next tests
-    others |= {"Snapshot", "Restore", "ReleaseBase", "SetFamilyState", "ListFamilyStates", "SetDraining"}
+    others |= {"Snapshot", "Restore", "ReleaseBase", "SetFamilyState", "ListFamilyStates", "ListServers"}
+    others |= {"SetDraining"}
     assert methods - recorders[0].called - {"OpenChannel"} == others  # a same-host channel is a server's alone
 
 
@@ -127,6 +128,13 @@ def test_frozen_families_are_the_same(both):
         assert (caught.value.code, caught.value.retry_delay) == ("UNAVAILABLE", 0.02)
         thaw = {"index": "x", "family": chat.id, "state": "serving", "freeze": freeze["freeze"]}
         assert connection.call("SetFamilyState", thaw)["sequences"] == 1
+
+
+def test_each_knows_itself(both):
+    for connection in both:
+        (server,) = connection.call("ListServers")["servers"]
+        assert (server["itself"], server["known_by"], server["health"]) == (True, "itself", "serving")
+        assert server["info"]["instance"] == connection.call("GetServerInfo")["instance"]
 
 
 def test_draining_is_the_same(both):

@@ -161,6 +161,29 @@ def test_codes_of_all_blocks_take_what_is_said_before(num_blocks):
     assert engine.layer.counts()["bytes"] == most > 0
 
 
+def test_blocks_beyond_the_memory_for_codes_are_attended_row_by_row():
+    whole = Engine(np.random.default_rng(13), num_blocks=70)
+    bound = whole.layer.most_bytes // 2
+    engine = Engine(np.random.default_rng(13), num_blocks=70, codes_bytes=bound, top_k=1 << 16)
+    blocks = engine.attention.code_blocks
+    assert 0 < blocks < 70 and 0 < engine.layer.most_bytes <= bound
+    engine.free = [*range(blocks), *range(69, blocks - 1, -1)]  # the first text has blocks beyond alone, the last ones within
+    for news in ({"beyond": 900}, {"both": (70 - blocks - 8) * BLOCK + 1000}, {"within": 700}):
+        engine.step(news)
+    (of_both, *_), (of_beyond, *_) = engine.texts["both"], engine.texts["beyond"]
+    assert min(of_both) < blocks <= max(of_both) and min(of_beyond) >= blocks
+    for _ in range(3):
+        errors = engine.step({"within": 1, "beyond": 1, "both": 1})
+        assert max(errors.values()) < 2e-6, errors
+    counts = engine.layer.counts()
+    assert counts["declined"] == {"no room for codes": 3}
+    assert counts["coded"] == 6 and counts["cut"] == 3 and counts["found_windows"] == 0
+    assert 0 < counts["bytes"] <= bound
+    few = Engine(np.random.default_rng(13), num_blocks=20, codes_bytes=1)
+    assert few.attention.code_blocks == 0 and max(few.step({"a": 900}).values()) < 2e-6 and max(few.step({"a": 1}).values()) < 2e-6
+    assert few.layer.counts()["declined"] == {"no room for codes": 1} and few.layer.counts()["bytes"] == 0
+
+
 def test_tokens_that_matter_are_chosen_wherever_their_blocks_lie():
     engine = Engine(np.random.default_rng(4), top_k=20, gate=0.05)
     engine.step({"a": 1900, "b": 1500})
@@ -282,6 +305,43 @@ def test_a_profile_serves_keys_whose_pairs_are_neighbours():
     assert np.abs(answer("half_split", neighbours) - wanted).max() > 1e-2
 
 
+def test_layers_that_do_not_turn_are_stated_by_themselves(tmp_path):
+    """A profile that says so is of a model that turns so, and of no other."""
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    own = str(PROFILES / "smollm2-135m.profile.safetensors")
+    with safe_open(own, "np") as file:
+        about = file.metadata()
+    still = '[{"layers": [5, 7], "rope": {"rope_type": "none"}}]'
+    about |= {"format": "seine-profile-2", "layer_ropes": still}
+    about.pop("seine_checksum", None)
+    profile = str(tmp_path / "still.safetensors")
+    save_file(load_file(own), profile, about)
+    shape = {"num_layers": 30, "num_q_heads": 9, "num_kv_heads": 3, "head_dim": 64, "block_size": 128, "num_blocks": 12}
+    more = {"max_tokens": 2048, "scale": 0.125, "min_tokens": 512, "top_k": 20, "refine": 0, "gate": 0.0, "threads": 1}
+    more["rope"] = '{"rope_type": "default", "rope_theta": 100000.0}'
+    rng = np.random.default_rng(14)
+    keys, values = (rng.standard_normal((1400, 3, 64)).astype(np.float32) for _ in range(2))
+    queries = rng.standard_normal((1, 9, 64)).astype(np.float32)
+
+    def answer(number, profile, **ropes):
+        attention = _native.PagedAttention(**shape, **more, profile=profile, **ropes)
+        layer = attention.layer(number, np.zeros((12, 128, 3, 128), np.float32))
+        layer.write(keys, values, np.arange(1400))
+        output = np.empty_like(queries)
+        layer.attend(attention.step(np.array([0, 1]), np.array([1400]), np.arange(12, dtype=np.int32)[None]), queries, output)
+        assert layer.counts()["coded"] == 1
+        return output
+
+    assert np.array_equal(answer(6, profile, layer_ropes=still), answer(6, own))
+    assert not np.array_equal(answer(5, profile, layer_ropes=still), answer(5, own))  # other codes, for its keys do not turn
+    with pytest.raises((ValueError, _native.NativeError), match="rope"):
+        answer(5, profile)
+    with pytest.raises((ValueError, _native.NativeError), match="layer_ropes: must be a list"):
+        answer(5, own, layer_ropes="{}")
+
+
 def made(**other):
     return _native.PagedAttention(**{**NAMES, "num_blocks": 4, "max_tokens": 512, "scale": 0.1, "threads": 1, **other})
 
@@ -295,6 +355,7 @@ def made(**other):
         ({"gate": 2.0}, r"gate: must be in \[0, 1\]"),
         ({"min_tokens": 0}, "min_tokens: must be positive"),
         ({"rope_style": "neox"}, "rope_style: must be half_split or interleaved, not 'neox'"),
+        ({"codes_bytes": -1}, "codes_bytes: must be 0 or more"),
         ({"head_dim": 48}, "head_dim"),
         ({"profile": "/nowhere"}, "/nowhere"),
     ],

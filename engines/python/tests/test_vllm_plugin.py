@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import json
 import logging
 import os
 import re
@@ -23,6 +24,8 @@ def backend():
     """A module like vLLM's CPU backend, of which nothing can be called."""
 
     class CPUAttentionBackend:
+        forward_includes_kv_cache_update = False
+
         @staticmethod
         def get_name(): ...
         @staticmethod
@@ -87,6 +90,7 @@ def test_it_is_registered_where_all_is_as_expected(vllm, caplog):
         (lambda m: delattr(m, "CPUAttentionBackendImpl"), "CPUAttentionBackendImpl is missing"),
         (lambda m: delattr(m.CPUAttentionBackend, "get_builder_cls"), "CPUAttentionBackend.get_builder_cls is missing"),
         (lambda m: setattr(m.CPUAttentionMetadataBuilder, "build", lambda self, metadata: None), "build takes other arguments"),
+        (lambda m: setattr(m.CPUAttentionBackend, "forward_includes_kv_cache_update", True), "CPUAttentionBackend writes keys as it attends"),
         (lambda m: m.CPUAttentionMetadata.__dataclass_fields__.pop("block_table"), "CPUAttentionMetadata.block_table is missing"),
     ],
 )
@@ -117,6 +121,7 @@ def test_no_cpu_no_backend_and_wrong_settings_are_one_warning_each(vllm, caplog,
         ("SEINE_MIN_KV", "12", r"SEINE_MIN_KV=12 is not in \[256"),
         ("SEINE_GATE", "1.5", r"SEINE_GATE=1.5 is not in \[0, 1\]"),
         ("SEINE_SINK", "-1", "SEINE_SINK=-1 is not in"),
+        ("SEINE_CODES_GIB", "-1", "SEINE_CODES_GIB=-1 is not in"),
         ("SEINE_BETA", "x", "SEINE_BETA=x is no number"),
         ("SEINE_PROMPT", "off", "SEINE_PROMPT=off is none of exact, sparse"),
         ("SEINE_MODE", "plain", "SEINE_MODE=plain is none of codes, exact"),
@@ -227,6 +232,8 @@ def served(vllm, monkeypatch):
         cache_config=types.SimpleNamespace(mamba_cache_mode="none"),
     )  # fmt: skip
     made.choose = lambda: backend.choose_layers(made.config, list(made.config.layers), made.spec)
+    made.backend = backend
+    made.turn_all_but_one = lambda: setattr(text, "no_rope_layers", [i != 3 for i in range(30)])
     yield made
     for name in ("seine_vllm.backend", "seine_vllm.report"):
         sys.modules.pop(name, None)
@@ -239,6 +246,61 @@ def test_layers_are_served_together(served):
     assert all(layer.impl.shape is shape for layer in served.config.layers.values())
     served.ropes["text"].is_neox_style = False
     assert len(served.choose()) == 1
+
+
+def test_each_layer_has_the_rope_that_the_models_config_states(served):
+    def ropes(names, **config):
+        most, others = served.backend.ropes_of(types.SimpleNamespace(**config), names)
+        return json.loads(most), json.loads(others) if others else []
+
+    plain, slow = {"rope_type": "default", "rope_theta": 1e4}, {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}
+    names = [f"model.layers.{i}.self_attn.attn" for i in range(8)]
+    assert ropes(names, rope_parameters=plain) == (plain, [])
+    still = [{"layers": [3, 7], "rope": {"rope_type": "none"}}]
+    assert ropes(names, rope_parameters=plain, no_rope_layers=[1, 1, 1, 0] * 2) == (plain, still)  # SmolLM3
+    kinds = (["sliding_attention"] * 3 + ["full_attention"]) * 2
+    of_kinds = {"rope_parameters": {"full_attention": slow, "sliding_attention": plain}, "layer_types": kinds}
+    assert ropes([names[3], names[7]], **of_kinds) == (slow, [])  # Gemma 3, of which these are served
+    assert ropes(names, **of_kinds) == (plain, [{"layers": [3, 7], "rope": slow}])
+    with pytest.raises(ValueError, match="layers that say their number, and not vision.2.layers.3.attn"):
+        ropes(["vision.2.layers.3.attn"], **of_kinds)
+    with pytest.raises(ValueError, match="states the RoPE of each layer"):
+        ropes(names)
+
+
+def test_a_model_of_transformers_own_code_pairs_halves(served):
+    del served.ropes["text"]
+    assert served.choose() == []
+    served.text.model_type = "smollm3"
+    assert len(served.choose()) == 1
+
+
+def test_codes_share_one_bound(served, monkeypatch):
+    given = {}
+    monkeypatch.setattr(served.backend._native, "PagedAttention", lambda **settings: given.update(settings))
+    monkeypatch.setenv("SEINE_CODES_GIB", "1.5")
+    served.backend.settings.of_process.cache_clear()
+    for i, layer in enumerate(served.config.layers.values()):
+        layer.impl.scale = 0.125 if i < 20 else 0.25  # two kinds of layers, which share a profile's numbers no more
+    (_, second) = served.choose()
+    second.make(100)
+    assert given["codes_bytes"] == 1.5 * 2**30 / 30 and given["num_layers"] == 10
+
+
+def test_metrics_grow_by_what_is_new():
+    from prometheus_client import CollectorRegistry
+    from seine_vllm.metrics import Metrics
+
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    names = ("coded", "exact", "gated", "prompt_tokens", "encoded_keys", "found_windows", "decode_us", "prompt_us", "bytes")
+    counts = {name: 10 * (i + 1) for i, name in enumerate(names)} | {"declined": {"a": 2, "b": 3}, "gate": {"l.1": 0.2}}
+    for factor in (1, 3, 2):  # the last: a layer is gone
+        metrics.show({name: factor * count if isinstance(count, int) else count for name, count in counts.items()})
+    found = {(sample.name, *sample.labels.values()): sample.value for metric in registry.collect() for sample in metric.samples}
+    assert found["seine_answers_total", "codes"] == 30 and found["seine_answers_total", "declined"] == 5
+    assert found["seine_prompt_tokens_total",] == 120 and found["seine_attention_seconds_total", "decoding"] == pytest.approx(210e-6)
+    assert found["seine_code_bytes",] == 180 and found["seine_gate_layers",] == 1
 
 
 def of_two_ranks(served):
@@ -254,7 +316,8 @@ def of_two_ranks(served):
         (lambda served: setattr(served.config.model_config, "is_mm_prefix_lm", True), "images without a causal mask"),
         (lambda served: served.config.layers.popitem(), "Seine cannot serve: .*29"),
         (of_two_ranks, "Seine cannot serve: .*heads"),
-        (lambda served: setattr(served.text, "rope_parameters", {"full_attention": {"rope_type": "default"}}), "states one RoPE for all"),
+        (lambda served: setattr(served.text, "rope_parameters", {"full_attention": {"rope_type": "default"}}), "states the RoPE of each layer"),
+        (lambda served: served.turn_all_but_one(), "Seine cannot serve: .*layer 3 turns"),
         (lambda served: setattr(served.text, "rope_parameters", {"rope_type": "of tomorrow", "rope_theta": 1e4}), "rope_type: must be"),
         (lambda served: served.ropes.pop("text"), "RoPE is known to pair"),
         (lambda served: served.ropes["vision"].__dict__.update(head_size=64), "RoPE is known to pair"),

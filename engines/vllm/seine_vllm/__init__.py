@@ -40,6 +40,8 @@ def what_differs(module):
                 return f"{name}.{method} is missing"
             if list(inspect.signature(found).parameters) != parameters:
                 return f"{name}.{method} takes other arguments"
+    if getattr(module.CPUAttentionBackend, "forward_includes_kv_cache_update", True):
+        return "CPUAttentionBackend writes keys as it attends"
     fields = getattr(getattr(module, "CPUAttentionMetadata", None), "__dataclass_fields__", {})
     lacking = [field for field in FIELDS if field not in fields]
     return f"CPUAttentionMetadata.{lacking[0]} is missing" if lacking else None

@@ -6,6 +6,7 @@ decides, which vLLM makes before it has read a prompt.
 """
 
 import json
+import weakref
 
 import torch
 from vllm.config import get_layers_from_vllm_config
@@ -25,6 +26,7 @@ MOST_QUERY_HEADS = 32  # of a KV head
 WINDOW = 64  # tokens; a block is a whole number of them
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEVER = 1 << 30  # a length that no text has
+TURNED_BY_TRANSFORMERS = ("smollm3",)  # which vLLM runs by transformers' code, that pairs halves and makes no module of vLLM's
 
 
 class SeineBackend(cpu_attn.CPUAttentionBackend):
@@ -56,7 +58,10 @@ class SeineBuilder(cpu_attn.CPUAttentionMetadataBuilder):
 class Shape:
     """Layers that share one PagedAttention, which is made with the first of their caches."""
 
+    every = weakref.WeakSet()  # of the process: all are there before the first cache
+
     def __init__(self, vllm_config, impl, block_size, numbers):
+        self.every.add(self)
         self.vllm_config, self.impl, self.block_size = vllm_config, impl, block_size
         self.numbers = numbers  # layer's name -> its number among those that attend all
         self.attention = None
@@ -70,9 +75,16 @@ class Shape:
             softcap=float(impl.logits_soft_cap), min_tokens=NEVER if s.mode == "exact" else s.min_kv, top_k=s.top_k, beta=s.beta,
             refine=s.refine, sink=s.sink, local=s.local, tail=bool(s.tail), gate=s.gate,
             prompt_mass=s.prompt_mass if s.prompt == "sparse" else 1.0, prompt_min=s.prompt_min,
-            profile=s.profile, rope=rope_of(model) if s.profile else "",
-            rope_style=rope_style_of(impl.head_size) if s.profile else "half_split",
+            codes_bytes=round(s.codes_gib * 2**30 / sum(len(shape.numbers) for shape in self.every)), **self.ropes(),
         )  # fmt: skip
+
+    def ropes(self):
+        """What a profile must know of how the layers turn."""
+        profile, model = settings.of_process().profile, self.vllm_config.model_config.hf_text_config
+        if not profile:
+            return {}
+        rope, others = ropes_of(model, self.numbers)
+        return {"profile": profile, "rope": rope, "layer_ropes": others, "rope_style": rope_style_of(model, self.impl.head_size)}
 
     def attention_of(self, num_blocks):
         if self.attention is None:
@@ -89,8 +101,11 @@ class Shape:
         first = self.attention is None
         made = self.attention_of(num_blocks).layer(self.numbers[name], rows)
         if first:
-            most = len(self.numbers) * made.most_bytes
-            logger.info("seine: codes of %d layers take up to %.0f MiB beside vLLM's cache", len(self.numbers), most / 2**20)
+            most, codes = len(self.numbers) * made.most_bytes, self.attention.code_blocks
+            logger.info(
+                "seine: codes of %d layers take up to %.0f MiB beside vLLM's cache, of %d of its %d blocks",
+                len(self.numbers), most / 2**20, codes, num_blocks,
+            )  # fmt: skip
         return made
 
     def step(self, metadata):
@@ -219,20 +234,42 @@ def choose_layers(vllm_config, layer_names, spec):
     return list(shapes.values())
 
 
-def rope_of(model):
-    """The model's RoPE as config.json states it."""
-    config = model.hf_text_config
-    rope = getattr(config, "rope_parameters", None)
-    if not rope or "rope_type" not in rope:
-        raise ValueError("SEINE_PROFILE needs a model whose config states one RoPE for all layers")
-    return json.dumps(rope)
+def ropes_of(config, names):
+    """RoPE of most of these layers, and of those that turn otherwise or not at all, as the native module reads it. Config: the model's."""
+    stated, kinds = getattr(config, "rope_parameters", None) or {}, getattr(config, "layer_types", None)
+    turns = getattr(config, "no_rope_layers", None)  # 0: of a layer that does not turn
+    layers = {}  # JSON of a RoPE -> numbers among the layers of these names
+    for at, name in enumerate(names):
+        rope = stated
+        if turns or "rope_type" not in stated:
+            number = number_of(name)
+            if "rope_type" not in stated:  # one of each kind of layers
+                rope = stated.get(kinds[number]) if kinds else None
+            if turns and not turns[number]:
+                rope = {"rope_type": "none"}
+        if not rope or "rope_type" not in rope:
+            raise ValueError("SEINE_PROFILE needs a model whose config states the RoPE of each layer")
+        layers.setdefault(json.dumps(rope, sort_keys=True), []).append(at)
+    most = max(layers, key=lambda rope: (json.loads(rope)["rope_type"] != "none", len(layers[rope])))
+    others = [{"layers": numbers, "rope": json.loads(rope)} for rope, numbers in layers.items() if rope != most]
+    return most, json.dumps(others) if others else ""
 
 
-def rope_style_of(head_dim):
+def number_of(name):
+    """A layer's place in the model, of a name such as model.layers.3.self_attn.attn."""
+    numbers = [int(part) for part in name.split(".") if part.isdigit()]
+    if len(numbers) != 1:
+        raise ValueError(f"SEINE_PROFILE needs layers that say their number, and not {name}")
+    return numbers[0]
+
+
+def rope_style_of(config, head_dim):
     """Which elements the model's RoPE pairs, as vLLM's modules of it have it, all made by now."""
     made = getattr(rotary_embedding, "_ROPE_DICT", {}).values()
     # Phi-3's module alone does not say so: it refuses all but halves.
     halves = {getattr(rope, "is_neox_style", True) for rope in made if rope.head_size == head_dim}
+    if not halves and getattr(config, "model_type", None) in TURNED_BY_TRANSFORMERS:
+        return "half_split"
     if len(halves) != 1:
         raise ValueError("SEINE_PROFILE needs a model whose RoPE is known to pair halves, or neighbours, in all layers")
     return "half_split" if halves.pop() else "interleaved"

@@ -1,4 +1,4 @@
-"""What became of the answers: lines in vLLM's log, now and then and at exit."""
+"""What became of the answers: lines in vLLM's log, now and then and at exit, and counters of Prometheus."""
 
 import threading
 import time
@@ -8,6 +8,7 @@ from multiprocessing import util
 from vllm.logger import init_logger
 
 from seine_vllm import settings
+from seine_vllm.metrics import Metrics
 
 logger = init_logger("vllm.seine")
 
@@ -17,7 +18,7 @@ class Report:
 
     def __init__(self):
         self._impls, self._told_gate, self._last, self._started = {}, set(), None, False
-        self._saying = threading.Lock()
+        self._saying, self._metrics = threading.Lock(), None
 
     def add(self, name, impl):
         """A layer's counts from now on, while vLLM has the layer."""
@@ -71,6 +72,8 @@ class Report:
         if counts == self._last or "coded" not in counts:
             return
         self._last = counts
+        self._metrics = self._metrics or Metrics()
+        self._metrics.show(counts)
         logger.info("seine: %s", line_of(counts))
 
 
@@ -87,6 +90,8 @@ def line_of(counts):
         parts[1] += f", {counts['prompt_runs_taken'] / counts['prompt_runs_seen']:.1%} of their keys attended"
     if counts["gate_checks"]:
         parts.append(f"gate: {counts['gate_checks']:,} checks, {counts['gate_lost'] / counts['gate_checks']:.4f} lost")
+    if counts.get("cut"):
+        parts.append(f"{counts['cut']:,} of those by codes partly row by row, for want of room")
     if counts["found_windows"]:
         parts.append(f"{counts['found_windows']:,} windows written unseen")
     parts += [f"declined {count:,}: {why}" for why, count in counts["declined"].items()]

@@ -15,6 +15,7 @@
 #include "kernels/device/codec_cache.h"
 #include "kernels/device/stream_context.h"
 #include "kernels/machine/limits.h"
+#include "kernels/ops/search/search_plan.h"
 #include "kernels/stop.h"
 #include "kernels/thread_pool.h"
 
@@ -29,8 +30,12 @@ constexpr int kMostAttended = 1024;
 
 class CudaBackend final : public Backend, public DeviceAttention {
  public:
-  CudaBackend(std::unique_ptr<Device> device, int threads)
-      : device_(std::move(device)), pool_(threads), contexts_(device_.get()), codecs_(device_.get()) {}
+  CudaBackend(std::unique_ptr<Device> device, int threads, size_t workspace_bytes)
+      : device_(std::move(device)),
+        pool_(threads),
+        workspace_bytes_(workspace_bytes),
+        contexts_(device_.get()),
+        codecs_(device_.get()) {}
   Device::Error Open() { return contexts_.Open(); }
 
   std::string name() const override { return "cuda"; }
@@ -192,6 +197,7 @@ class CudaBackend final : public Backend, public DeviceAttention {
 
   const std::unique_ptr<Device> device_;
   ThreadPool pool_;
+  const size_t workspace_bytes_;  // of one launch
   StreamPool contexts_;
   CodecCache codecs_;
   std::atomic<bool> lost_{false};
@@ -225,6 +231,14 @@ bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutp
   return true;
 }
 
+// What a task works in on the device, or a little more.
+size_t WorkspaceOf(const SearchTask& t, const SearchParams& params) {
+  int64_t dense = 0;
+  for (const DenseRun& run : t.dense) dense += run.count;
+  const double usual = t.codec->UsualShare(t.num_keys);
+  return WorkspaceAtMost(params, t.codec->layout(), usual, t.num_keys, t.group, dense, t.refine_all);
+}
+
 // Tasks that are read whole are launches of their own: none of their steps is one of a search's.
 // No meanwhile: the host works on none of the tasks, and sleeps for less than would be worth it.
 Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchParams& params, SearchOutput* outputs,
@@ -238,16 +252,20 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
     if (whole) same.method = Method::kExact;
     std::vector<int> batch;
     int queries = 0;
+    size_t bytes = 0;
     for (int i = 0; i < count && error == Device::kNoError; ++i) {
       if (tasks[i].whole != whole || PrepareEmpty(tasks[i], params, &outputs[i])) continue;
-      if (queries + tasks[i].group > kMostQueries) {
+      const size_t own = WorkspaceOf(tasks[i], same);
+      if (!batch.empty() && (queries + tasks[i].group > kMostQueries || bytes + own > workspace_bytes_)) {
         if (StopRequested()) return Outcome::kStopped;
         error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
         batch.clear();
         queries = 0;
+        bytes = 0;
       }
       batch.push_back(i);
       queries += tasks[i].group;
+      bytes += own;
     }
     if (error == Device::kNoError && !batch.empty())
       error = SearchOnDevice(tasks, batch, same, &codecs_, outputs, context.get());
@@ -260,28 +278,34 @@ struct AttendBatch {
   bool whole = false;
   std::vector<int> searches, tasks;
   int queries = 0;
+  size_t bytes = 0;  // that its searches work in
 };
 
-// Tasks beside their searches, in batches of searches of one kind. A search comes into the batch of its first task.
-std::vector<AttendBatch> BatchesOf(const SearchTask* searches, int num_searches, const AttendTask* tasks, int count) {
+// Tasks beside their searches, in batches of searches of one kind that work in up to `most_bytes`.
+std::vector<AttendBatch> BatchesOf(const SearchTask* searches, int num_searches, const SearchParams& params,
+                                   const AttendTask* tasks, int count, size_t most_bytes) {
   std::vector<AttendBatch> batches;
   std::vector<std::vector<int>> of_search(num_searches);
   for (int i = 0; i < count; ++i) {
     if (tasks[i].search >= 0) of_search[tasks[i].search].push_back(i);
   }
-  const auto room = [&](bool whole, int queries) -> AttendBatch& {
-    const bool fits = !batches.empty() && batches.back().whole == whole;
-    if (!fits || batches.back().queries + queries > kMostAttended) batches.emplace_back().whole = whole;
+  const auto room = [&](bool whole, int queries, size_t bytes) -> AttendBatch& {
+    const bool fits = !batches.empty() && batches.back().whole == whole &&
+                      batches.back().queries + queries <= kMostAttended && batches.back().bytes + bytes <= most_bytes;
+    if (!fits) batches.emplace_back().whole = whole;
     batches.back().queries += queries;
+    batches.back().bytes += bytes;
     return batches.back();
   };
   for (int i = 0; i < count; ++i) {  // those that wait for no search come with the first
-    if (tasks[i].search < 0) room(false, tasks[i].attention.group).tasks.push_back(i);
+    if (tasks[i].search < 0) room(false, tasks[i].attention.group, 0).tasks.push_back(i);
   }
   for (const bool whole : {false, true}) {
+    SearchParams same = params;
+    if (whole) same.method = Method::kExact;
     for (int i = 0; i < num_searches; ++i) {
       if (searches[i].whole != whole) continue;
-      AttendBatch& batch = room(whole, searches[i].group);
+      AttendBatch& batch = room(whole, searches[i].group, WorkspaceOf(searches[i], same));
       batch.searches.push_back(i);
       batch.tasks.insert(batch.tasks.end(), of_search[i].begin(), of_search[i].end());
     }
@@ -294,7 +318,7 @@ Outcome CudaBackend::Attend(const SearchTask* searches, int num_searches, const 
   if (lost_) return Outcome::kLost;
   const StreamPool::Handle context = contexts_.Acquire();
   for (int i = 0; i < num_searches; ++i) PrepareEmpty(searches[i], params, &found[i]);
-  for (const AttendBatch& batch : BatchesOf(searches, num_searches, tasks, count)) {
+  for (const AttendBatch& batch : BatchesOf(searches, num_searches, params, tasks, count, workspace_bytes_)) {
     if (StopRequested()) return Outcome::kStopped;
     SearchParams same = params;  // of a batch's searches
     if (batch.whole) same.method = Method::kExact;
@@ -307,10 +331,11 @@ Outcome CudaBackend::Attend(const SearchTask* searches, int num_searches, const 
 
 }  // namespace
 
-std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why) {
+std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why,
+                                         size_t workspace_bytes) {
   if (threads <= 0) threads = DefaultThreads();
   Device* opened = device.get();
-  auto backend = std::make_unique<CudaBackend>(std::move(device), threads);
+  auto backend = std::make_unique<CudaBackend>(std::move(device), threads, workspace_bytes);
   if (const Device::Error error = backend->Open(); error != Device::kNoError) {
     *why = opened->name() + ": " + opened->Describe(error);
     return nullptr;

@@ -7,6 +7,7 @@
 #ifndef SEINE_KERNELS_BACKENDS_CUDA_CUDA_BACKEND_H_
 #define SEINE_KERNELS_BACKENDS_CUDA_CUDA_BACKEND_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -15,8 +16,13 @@
 
 namespace seine::cuda {
 
+// What the searches of one launch work in on the device: a call of more is several launches, one behind another. A task
+// that alone needs more has it. Times StreamPool::kMost callers, this is what searches take beside the codes.
+inline constexpr size_t kWorkspaceBytes = size_t{256} << 20;
+
 // `threads` of the host for Backend::Run; 0: one per core. nullptr, and *why: the device has no room to work in.
-std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why);
+std::unique_ptr<Backend> MakeCudaBackend(std::unique_ptr<Device> device, int threads, std::string* why,
+                                         size_t workspace_bytes = kWorkspaceBytes);
 
 }  // namespace seine::cuda
 

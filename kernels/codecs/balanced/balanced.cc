@@ -75,7 +75,7 @@ bool AreFinite(const std::vector<float>& values, size_t count) {
 
 // Whether the columns of a map are whole numbers of 16 bits, and their norms what the encoder's product bears.
 bool IsEncoderMap(const std::vector<float>& map, size_t dim) {
-  constexpr double kRounding = 512;  // of kBalancedColumnNorm: half a unit of each of 256 entries, and more
+  constexpr double kRounding = 512;  // of kBalancedColumnNorm: half a unit of each of 512 entries, and more
   for (size_t i = 0; i < dim; ++i) {
     double squares = 0;
     for (size_t j = 0; j < dim; ++j) {

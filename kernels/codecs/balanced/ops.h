@@ -62,7 +62,8 @@ struct BalancedReader {
   // four has levels 0.
   int8_t signed_levels[256] = {};
   std::vector<BalancedStep> plain, split, wide;
-  std::vector<uint8_t> step_coordinate, step_levels;  // of all of these: which, and where its levels begin
+  std::vector<uint16_t> step_coordinate;  // of all of these: which
+  std::vector<uint8_t> step_levels;       // and where its levels begin
   // What joins row and record in one register of 64 bytes: where each sixteen bytes of the record are read, none beyond
   // its end, and from which byte of (row, those read) each byte comes.
   int record_at[4];

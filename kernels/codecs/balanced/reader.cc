@@ -25,7 +25,7 @@ void AddParts(int byte, int above, int mask, BalancedPart* right, BalancedPart* 
 }
 
 void SetSteps(const std::vector<uint8_t>& total, BalancedReader* r) {
-  std::vector<uint8_t> plain, split, wide;  // coordinates
+  std::vector<uint16_t> plain, split, wide;  // coordinates
   for (size_t i = 0; i < total.size(); ++i) {
     if (total[i] == 0) continue;
     BalancedStep s;
@@ -34,11 +34,11 @@ void SetSteps(const std::vector<uint8_t>& total, BalancedReader* r) {
     AddParts(r->fine_byte[i], r->fine_shift[i], r->fine_mask[i], &s.right[1], &s.left[1]);
     const bool moves_left = s.left[0].mask != 0 || s.left[1].mask != 0;
     (s.quarters > 1 ? r->wide : moves_left ? r->split : r->plain).push_back(s);
-    (s.quarters > 1 ? wide : moves_left ? split : plain).push_back(static_cast<uint8_t>(i));
+    (s.quarters > 1 ? wide : moves_left ? split : plain).push_back(static_cast<uint16_t>(i));
   }
-  const auto finish = [&](const std::vector<uint8_t>& coordinates, std::vector<BalancedStep>* steps) {
+  const auto finish = [&](const std::vector<uint16_t>& coordinates, std::vector<BalancedStep>* steps) {
     steps->resize((steps->size() + 3) / 4 * 4);
-    for (const uint8_t i : coordinates) {
+    for (const uint16_t i : coordinates) {
       r->step_coordinate.push_back(i);
       r->step_levels.push_back(static_cast<uint8_t>(1 << total[i]));
     }

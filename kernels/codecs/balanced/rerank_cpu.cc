@@ -14,6 +14,7 @@
 #include "kernels/cpu/simd-inl.h"
 // clang-format on
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 #include <vector>
 
@@ -129,7 +130,9 @@ void SumKeys(const uint8_t* const* rows, const uint8_t* const* records, int coun
 HWY_INLINE void SumAll(const uint8_t* const* rows, const uint8_t* const* records, int count, const BalancedReader& r,
                        const int8_t* fine8, int32_t* sums) {
   static constexpr decltype(&SumKeys<1, false>) kOf[] = {SumKeys<1, false>, SumKeys<2, false>, SumKeys<3, false>,
-                                                         SumKeys<4, false>};
+                                                         SumKeys<4, false>, SumKeys<5, false>, SumKeys<6, false>,
+                                                         SumKeys<7, false>, SumKeys<8, false>};
+  static_assert(std::size(kOf) * 64 == kMaxHeadDim);
   const bool plain = r.groups == 2 && r.coarse_bytes == 16 && r.record_bytes == 16;  // head_dim 128, 1 + 1 bits
   (plain ? SumKeys<2, true> : kOf[r.groups - 1])(rows, records, count, r, fine8, sums);
 }
@@ -144,10 +147,11 @@ using D32 = hn::Repartition<int32_t, D8>;
 
 // A query's weights in the order of the steps: their sizes, and where the levels with their signs begin.
 struct StepWeights {
-  alignas(64) uint8_t size[256 + 16], levels[256 + 16];
+  static constexpr int kMost = kMaxHeadDim + 16;  // three kinds, each in fours
+  alignas(64) uint8_t size[kMost], levels[kMost];
   StepWeights(const BalancedReader& r, const int8_t* fine8) {
     const size_t n = r.step_coordinate.size();
-    int8_t weight[256 + 16];
+    int8_t weight[kMost];
     for (size_t i = 0; i < n; ++i) weight[i] = fine8[r.step_coordinate[i]];
     const uint8_t* of = r.step_levels.data();
     for (size_t i = 0; i < n; ++i) {

@@ -116,7 +116,7 @@ struct BalancedSearch {
       s.mixed_from[lane] = v.mixed_from.data[lane];
       s.plain_from[lane] = v.plain_from.data[lane];
     }
-    if (lane < 2) return;
+    if (lane < 2 || lane >= static_cast<int>(sizeof(s.levels))) return;
     int bits = 1;
     while (lane >> (bits + 1) != 0) ++bits;
     const int half = 1 << (bits - 1), index = lane - 2 * half;

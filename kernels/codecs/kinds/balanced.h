@@ -16,7 +16,7 @@ namespace seine {
 // second moment diag(lambda), bits where they pay, an embedded Gaussian quantiser, and two 8-bit factors a key. One
 // codec a head. Record of the fine stage: the bits that the coarse plane lacks, then the factor of the whole code.
 struct BalancedOptions {
-  int head_dim = 128;                 // a multiple of 16 in [32, 256]
+  int head_dim = 128;                 // a multiple of 16 in [32, 512]
   std::vector<float> key_map;         // [head_dim, head_dim] row-major: y = x * key_map for a row x
   std::vector<float> query_map;       // the same for queries; <q, x> = <q * query_map, y>
   std::vector<float> lambda;          // [head_dim] positive, descending

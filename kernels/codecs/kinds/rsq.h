@@ -13,7 +13,7 @@ namespace seine {
 
 // ParisKV's 4-bit RSQ codes (paper, section 4.1 and appendix B) over the SRHT, with our centres and 1-bit factor.
 struct RsqOptions {
-  int head_dim = 128;  // a multiple of 16 in [32, 256]
+  int head_dim = 128;  // a multiple of 16 in [32, 512]
   uint64_t seed = 1;   // of the SRHT's signs
   Centre centre = Centre::kWindow;
   int centre_tokens = 64;  // Centre::kWindow: a multiple of 64

@@ -10,6 +10,7 @@
 #include "kernels/ops/query/code_reader.h"
 #include "kernels/ops/query/search_items.h"
 #include "kernels/ops/query/zone_mass.h"
+#include "kernels/ops/select/block_select_cuda.h"
 
 namespace seine::cuda {
 
@@ -17,26 +18,15 @@ struct MassShared {
   float e[kMostMassKeys], factors[kMostMassKeys];
   float lanes[3][kMassLanes];
   MassModel model;
+  bool candidate[kMostMassKeys];
   uint32_t chosen;  // of the sampled keys
 };
-
-// Place of `key`, which is there, among n ascending keys.
-SEINE_BODY inline uint32_t PlaceAmong(const uint32_t* keys, uint32_t n, uint32_t key) {
-  uint32_t low = 0;
-  while (n > 1) {
-    const uint32_t half = n / 2;
-    if (keys[low + half] <= key) low += half;
-    n -= half;
-  }
-  return low;
-}
 
 // The i-th sampled key of the zone.
 SEINE_BODY inline uint32_t SampledKey(const MassSample& sample, uint32_t i) {
   const uint32_t window = i >> sample.shift;
   return sample.window(window) * kWindowTokens + sample.first(window) + i % sample.keys();
 }
-SEINE_BODY inline bool IsCandidate(const QueryPlan& q, uint32_t key) { return q.mask[key / 32] >> key % 32 & 1; }
 
 // s.e, s.factors and s.model but for what SetRest sets.
 template <typename Block>
@@ -76,9 +66,11 @@ SEINE_BODY void AddRest(Block& block, MassShared& s, LseShared& lse, const Searc
   block.Lanes([&](int lane) {
     for (uint32_t i = lane; i < size; i += block.num_lanes()) {
       const uint32_t key = SampledKey(sample, i);
+      uint32_t place;
       lse.terms[i] = 0;
-      if (!IsCandidate(q, key)) continue;
-      lse.terms[i] = q.estimates[PlaceAmong(q.chosen, n, key)] - s.model.Logit(q.bases[key / kWindowTokens], s.e[i]);
+      s.candidate[i] = FindAmong(q.chosen, n, key, &place);
+      if (!s.candidate[i]) continue;
+      lse.terms[i] = q.estimates[place] - s.model.Logit(q.bases[key / kWindowTokens], s.e[i]);
       block.AtomicAdd(&s.chosen, 1u);
     }
   });
@@ -97,7 +89,7 @@ SEINE_BODY void AddRest(Block& block, MassShared& s, LseShared& lse, const Searc
     for (uint32_t i = lane; i < size; i += block.num_lanes()) {
       const uint32_t key = SampledKey(sample, i);
       const float base = q.bases[key / kWindowTokens];
-      s.e[i] = IsCandidate(q, key) ? -INFINITY : s.model.Exponent(base, s.e[i], s.factors[i]);
+      s.e[i] = s.candidate[i] ? -INFINITY : s.model.Exponent(base, s.e[i], s.factors[i]);
     }
   });
   AddToLse(block, lse, s.e, size, 1.0f);

@@ -16,20 +16,22 @@
 
 namespace seine::cuda {
 
-inline constexpr int kPrepareLanes = 256;
-static_assert(kPrepareLanes >= kMaxDeviceHeadDim &&
-              kPrepareLanes == 256);  // a lane a coordinate, a lane a sign centroid
+inline constexpr int kPrepareLanes = 512;
+inline constexpr int kCentroids = 256;
+static_assert(kPrepareLanes >= kMaxDeviceHeadDim && kPrepareLanes >= kCentroids);  // a lane a coordinate, or a centroid
 inline constexpr int kMaxNibbles = kMaxDeviceHeadDim / 4;
 
 struct PrepareShared {
   float query[kMaxDeviceHeadDim], transformed[kMaxDeviceHeadDim], weights[kMaxDeviceHeadDim];
   float sums[kMaxNibbles * 16];
-  uint32_t largest[3];  // bits of the largest |x|: of query8's source, of the weights, of the sums
+  uint32_t query8[kMaxDeviceHeadDim / 4];  // bytes; as the next what other kernels read from memory
+  uint8_t entries[kMaxNibbles * 16];       // of the nibble tables
+  uint32_t largest[3];                     // bits of the largest |x|: of query8's source, of the weights, of the sums
   float noise[16], errors[3][16];
   int32_t centre_dot;
   uint16_t first_place[kMaxNibbles];  // balanced: where a nibble's coordinates begin in coarse_order
-  uint64_t ranks[256];                // collision: of centroids
-  uint32_t counts[256];               // collision: of searched keys, by centroid
+  uint64_t ranks[kCentroids];         // collision: of centroids
+  uint32_t counts[kCentroids];        // collision: of searched keys, by centroid
   PrefixShared prefix;
 };
 
@@ -39,7 +41,7 @@ SEINE_BODY void RaiseTo(Block& block, uint32_t* largest, float x) {
   block.AtomicMax(largest, FloatBits(fabsf(x)));
 }
 
-inline constexpr int kRerankLanes = 128;
+inline constexpr int kRerankLanes = 256;
 inline constexpr int kRerankKeys = 512;                      // a block: the steps are copied once for all
 inline constexpr int kMaxFineBytes = kMaxDeviceHeadDim / 2;  // rsq; the balanced code's are fewer
 inline constexpr int kCodeWords = (kMaxDeviceHeadDim / 8 + kMaxFineBytes) / 4 + 1;

@@ -58,6 +58,7 @@ struct SearchItem {
   int32_t most = 0;                     // and the most
   int32_t keep = 0;                     // survivors of each query, where it has as many candidates
   int32_t capacity = 0;                 // keys at or above the threshold that a query has room for
+  int32_t splits = 1;                   // blocks that choose among the finds of a query
   int32_t first_query = 0;              // of queries()
   int32_t first_set = 0, num_sets = 0;  // of sets()
   uint32_t* nibble_tables = nullptr;    // [ceil(group / 4)][2 coarse_bytes][16]: byte q of a word is query q's entry
@@ -68,6 +69,12 @@ struct FoundKey {
   uint32_t index;  // key in the zone
   float score;
 };
+
+// A run of a query's list: the finds of one block of the scan, ascending.
+struct FoundPiece {
+  uint32_t start, count;
+};
+inline constexpr int kPieceKeys = 4096;  // of the zone, that a block of the scan looks at
 
 // A log-sum-exp as a sum of e^(x - largest) in 16 lanes: the CPU's order of addition, so that runs can be added.
 struct LseState {
@@ -84,6 +91,8 @@ struct QueryState {
   ScoreSpread spread;                          // of the coarse scores
   float threshold;                             // scores at or above it are found
   uint32_t found;                              // how many were, also where that is more than the capacity
+  uint32_t blocks_done;                        // of those that choose for the query
+  uint32_t queries_done;                       // of the set whose first query this is
   uint32_t rescanned;                          // 1 where the threshold misled and the zone was searched again
   uint32_t num_candidates, num_survivors;
   LseState lse;  // of the zone but the survivors
@@ -97,8 +106,8 @@ struct QueryPlan {
   int8_t* fine8 = nullptr;       // [head_dim rounded up to 64]
   QueryState* state = nullptr;
   float* bases = nullptr;             // [num_keys / 64]
-  FoundKey* found = nullptr;          // [capacity] in any order
-  uint32_t* mask = nullptr;           // [num_keys / 32] of the found keys, then of the candidates
+  FoundKey* found = nullptr;          // [capacity] in pieces, one behind another in any order
+  FoundPiece* pieces = nullptr;       // [ceil(num_keys / kPieceKeys)] in the order of the keys
   uint32_t* best = nullptr;           // [max(4, top_k)] ordered bits of the best scores; a recall target's only
   uint32_t* chosen = nullptr;         // [most] candidates, ascending
   float* estimates = nullptr;         // [most]; in the end the survivors' logits
@@ -124,6 +133,7 @@ struct SetPlan {
   bool with_dense = false;                 // dense runs count in the log-sum-exps that reduce the set
   uint32_t* num_keys = nullptr;
   uint32_t* keys = nullptr;    // [capacity] ascending; nullptr: every key of the zone
+  uint32_t* ranks = nullptr;   // [count * the item's keep] sets of several queries only: survivors not seen before
   float* logits = nullptr;     // [count][capacity]
   float* dense = nullptr;      // [count][dense_tokens] dots of the dense runs
   float* combined = nullptr;   // [capacity]
@@ -146,7 +156,7 @@ struct SearchArgs {
 // Shapes of the grids, {x, y} each (the kernels' headers say of what); sized for the batch's largest, so that a block
 // may find nothing to do.
 struct SearchGrids {
-  BlockIndex queries, scan, rerank, sets, dots, rescore;
+  BlockIndex queries, scan, choose, sets, dots, rescore;
   bool low_rank = false;       // some item's keys are
   uint32_t coarse_groups = 0;  // bit g: some item has coarse_bytes 4 g; one scan kernel each
 };

@@ -1,4 +1,4 @@
-// Third step: the scan of the coarse plane. A block takes 64 windows of one item and up to four queries of its group.
+// Second step: the scan of the coarse plane. A block takes 64 windows of one item and up to four queries of its group.
 //
 // Nibble codes. The tables of a code byte's two nibbles are added up to one of 256 words, each with one byte for each
 // of the four queries, so that one look-up in shared memory serves a byte of a key for all four. The tensor cores do
@@ -9,7 +9,8 @@
 // prediction, not a measurement.
 // Bases <q, centre> of the 64 windows are one small product on the tensor cores too.
 //
-// Keys at or above the query's threshold go to its list, in any order; one bit a key says which they are.
+// Keys at or above the query's threshold go to its list: those of a block as one piece, ascending, and where the piece
+// lies to the list's directory.
 #ifndef SEINE_KERNELS_OPS_SCAN_SCAN_CUDA_H_
 #define SEINE_KERNELS_OPS_SCAN_SCAN_CUDA_H_
 
@@ -28,6 +29,7 @@ inline constexpr int kScanWarps = kScanLanes / kWarp;
 inline constexpr int kWarpWindows = 8;  // one after another
 inline constexpr int kScanWindows = kScanWarps * kWarpWindows;
 inline constexpr int kScanQueries = 4;
+inline constexpr int kPartWords = 16, kScanParts = kScanWindows * 2 / kPartWords;
 
 // kEntries: 256 a code byte. kStageSize: found keys a query that wait for their place in its list.
 template <int kEntries, int kStageSize>
@@ -38,9 +40,10 @@ struct ScanShared {
   float bases[kScanWindows][kScanQueries];
   float thresholds[kScanQueries];
   float units[kScanQueries], shared_bases[kScanQueries];
-  uint32_t counts[kScanQueries];  // found by the block
-  uint32_t starts[kScanQueries];  // their place in the query's list
-  uint32_t mask[kScanQueries][kScanWindows * 2];
+  uint32_t counts[kScanQueries];                  // found by the block
+  uint32_t starts[kScanQueries];                  // their place in the query's list
+  uint32_t mask[kScanQueries][kScanWindows * 2];  // of the found keys
+  uint32_t parts[kScanQueries][kScanParts];       // keys in each kPartWords of the mask
   FoundKey stage[kScanQueries][kStage];
 };
 template <int kGroups>
@@ -137,21 +140,48 @@ SEINE_BODY void MarkFound(Block& block, Shared& s, const ScanRange& r, int query
   block.AtomicOr(&s.mask[query][key / 32], 1u << key % 32);
 }
 
-// The place-th find of the block: to its stage, or straight to the query's list where that is full.
+// The place-th find of the block: to its stage, or, where that is full, to the mask alone.
 template <typename Block, typename Shared>
 SEINE_BODY void Keep(Block& block, Shared& s, const ScanRange& r, int query, uint32_t place, FoundKey found) {
   if (place < Shared::kStage) {
     s.stage[query][place] = found;
-    return;
+  } else {
+    MarkFound(block, s, r, query, found.index);
   }
-  const QueryPlan& q = r.queries[query];
-  MarkFound(block, s, r, query, found.index);
-  const uint32_t at = block.AtomicAdd(&q.state->found, 1u);
+}
+
+// How many of the block's finds come before key `key` of the block.
+template <typename Shared>
+SEINE_BODY uint32_t FindsBefore(const Shared& s, int query, uint32_t key) {
+  const uint32_t word = key / 32, part = word / kPartWords;
+  uint32_t before = static_cast<uint32_t>(BitCount(s.mask[query][word] & ((1u << key % 32) - 1)));
+  for (uint32_t i = 0; i < part; ++i) before += s.parts[query][i];
+  for (uint32_t i = part * kPartWords; i < word; ++i) before += static_cast<uint32_t>(BitCount(s.mask[query][i]));
+  return before;
+}
+
+SEINE_BODY inline void PutFound(const ScanRange& r, const QueryPlan& q, uint32_t at, FoundKey found) {
   if (at < static_cast<uint32_t>(r.item->capacity)) q.found[at] = found;
 }
 
-// The stage to the queries' lists, and the masks.
-template <typename Block, typename Shared>
+// Finds of a query of which the stage held too few: each key's that the mask names, its score made once more.
+template <bool kCollision, typename Shared>
+SEINE_BODY void PutAgain(Shared& s, const ScanRange& r, int query, int lane) {
+  const QueryPlan& q = r.queries[query];
+  for (int word = lane; word < r.num_windows * 2; word += kScanLanes) {
+    uint32_t at = s.starts[query] + FindsBefore(s, query, word * 32);
+    for (uint32_t left = s.mask[query][word]; left != 0; left &= left - 1, ++at) {
+      const int key = word * 32 + LowestBit(left), in_window = key % kWindowTokens;
+      const Window& w = s.windows[word / 2];
+      const int32_t sum = CoarseSum(*r.item, kCollision, q.place, w, in_window);
+      const float score = CoarseScore(kCollision, sum, s.bases[word / 2][query], w, in_window);
+      PutFound(r, q, at, {r.first_window * kWindowTokens + key, score});
+    }
+  }
+}
+
+// The block's finds to the queries' lists, and where they lie to the directories.
+template <bool kCollision, typename Block, typename Shared>
 SEINE_BODY void EndScan(Block& block, Shared& s, const ScanRange& r) {
   block.Lanes([&](int lane) {
     for (int query = 0; query < r.num_queries; ++query) {
@@ -159,17 +189,28 @@ SEINE_BODY void EndScan(Block& block, Shared& s, const ScanRange& r) {
       for (uint32_t i = lane; i < staged; i += kScanLanes) MarkFound(block, s, r, query, s.stage[query][i].index);
     }
     if (lane >= r.num_queries) return;
-    const uint32_t staged = Least(s.counts[lane], Shared::kStage);
-    s.starts[lane] = staged > 0 ? block.AtomicAdd(&r.queries[lane].state->found, staged) : 0;
+    const uint32_t count = s.counts[lane];
+    s.starts[lane] = count > 0 ? block.AtomicAdd(&r.queries[lane].state->found, count) : 0;
+    r.queries[lane].pieces[r.first_window / kScanWindows] = {s.starts[lane], count};
+  });
+  block.Lanes([&](int lane) {
+    const int query = lane / kScanParts, part = lane % kScanParts;
+    if (query >= kScanQueries) return;
+    uint32_t count = 0;
+    for (int i = 0; i < kPartWords; ++i) count += BitCount(s.mask[query][part * kPartWords + i]);
+    s.parts[query][part] = count;
   });
   block.Lanes([&](int lane) {
     for (int query = 0; query < r.num_queries; ++query) {
-      const QueryPlan& q = r.queries[query];
-      const uint32_t staged = Least(s.counts[query], Shared::kStage), start = s.starts[query];
-      for (uint32_t i = lane; i < staged; i += kScanLanes) {
-        if (start + i < static_cast<uint32_t>(r.item->capacity)) q.found[start + i] = s.stage[query][i];
+      if (s.counts[query] > Shared::kStage) {
+        PutAgain<kCollision>(s, r, query, lane);
+        continue;
       }
-      for (int i = lane; i < r.num_windows * 2; i += kScanLanes) q.mask[r.first_window * 2 + i] = s.mask[query][i];
+      for (uint32_t i = lane; i < s.counts[query]; i += kScanLanes) {
+        const FoundKey found = s.stage[query][i];
+        const uint32_t before = FindsBefore(s, query, found.index - r.first_window * kWindowTokens);
+        PutFound(r, r.queries[query], s.starts[query] + before, found);
+      }
     }
   });
 }
@@ -260,7 +301,7 @@ struct NibbleScanBody {
       ScanWindow(block, s, r, turn, now, selectors);
     }
     block.Lanes([](int) {});  // every warp's finds are there
-    EndScan(block, s, r);
+    EndScan<false>(block, s, r);
   }
 
   // One window a warp: lane l looks keys 2l and 2l + 1 up; afterwards it has the scores of queries 2 (l % 2) and
@@ -355,7 +396,7 @@ struct TierScanBody {
         }
       }
     });
-    EndScan(block, s, r);
+    EndScan<true>(block, s, r);
   }
 };
 

@@ -14,17 +14,8 @@ namespace seine::cuda {
 
 struct CutShared {
   RadixShared radix;
-  uint32_t highest, highest_not;  // of OrderedBits, and of their complement
   uint32_t counts[kSelectParts];
 };
-
-SEINE_BODY inline int LeadingZeros(uint32_t v) {  // v != 0
-#ifdef __CUDA_ARCH__
-  return __clz(static_cast<int>(v));
-#else
-  return __builtin_clz(v);
-#endif
-}
 
 // Grid: (items).
 struct CutBody {
@@ -32,7 +23,12 @@ struct CutBody {
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SelectArgs& args) {
     const SelectItem& item = args.items[block.index().x];
-    const FirstCut cut = FindCut(block, s, item);
+    const FirstCut cut = FindFirstCut(block, s.radix, static_cast<uint32_t>(item.count), item.count, item.kept,
+                                      [&](uint32_t i, uint32_t* value, uint32_t* place) {
+                                        *value = OrderedBits(item.scores[i]);
+                                        *place = i;
+                                        return true;
+                                      });
     block.Lanes([&](int lane) {
       if (lane < kSelectParts) s.counts[lane] = 0;
     });
@@ -54,35 +50,6 @@ struct CutBody {
       item.state->value = cut.value;
       item.state->last_tie = cut.last_tie;
     });
-  }
-
- private:
-  // The cut works on the scores' bits less their lowest, shifted up to fill all 32. A radix search's first bins then
-  // tell apart scores that lie close together, and lanes rarely meet in one.
-  template <typename Block>
-  SEINE_BODY static FirstCut FindCut(Block& block, CutShared& s, const SelectItem& item) {
-    block.Lanes([&](int lane) {
-      if (lane == 0) s.highest = s.highest_not = 0;
-    });
-    block.Lanes([&](int lane) {
-      uint32_t highest = 0, highest_not = 0;
-      for (uint32_t i = lane; i < item.count; i += kCutLanes) {
-        const uint32_t bits = OrderedBits(item.scores[i]);
-        highest = Most(highest, bits);
-        highest_not = Most(highest_not, ~bits);
-      }
-      block.AtomicMax(&s.highest, highest);
-      block.AtomicMax(&s.highest_not, highest_not);
-    });
-    const uint32_t lowest = ~block.Read(s.highest_not), span = block.Read(s.highest) - lowest;
-    const int shift = span == 0 ? 0 : LeadingZeros(span);
-    const FirstCut cut =
-        FindFirstCut(block, s.radix, item.count, item.kept, [&](uint32_t i, uint32_t* value, uint32_t* place) {
-          *value = (OrderedBits(item.scores[i]) - lowest) << shift;
-          *place = i;
-          return true;
-        });
-    return {(cut.value >> shift) + lowest, cut.last_tie};
   }
 };
 

@@ -143,7 +143,7 @@ struct CombineBody {
     const uint32_t top = Least<uint32_t>(args.params.top_k, n);
     FirstCut cut = {0, 0xFFFFFFFFu};
     if (top < n) {
-      cut = FindFirstCut(block, s.radix, n, top, [&](uint32_t i, uint32_t* value, uint32_t* place) {
+      cut = FindFirstCut(block, s.radix, n, n, top, [&](uint32_t i, uint32_t* value, uint32_t* place) {
         *value = OrderedBits(set.combined[i]);
         *place = i;
         return true;

@@ -1,4 +1,4 @@
-// Seventh step: exact dot products of the set's keys, and of the dense runs, with its queries. Rows lie in page-locked
+// Fourth step: exact dot products of the set's keys, and of the dense runs, with its queries. Rows lie in page-locked
 // host memory or on the device; both are read in place, 16 bytes a lane. A row is read once for all queries. Of keys
 // that are kept low-rank only codes come over the link: they are multiplied by the queries, which the block projects on
 // their basis (ops/low_rank/low_rank_products.h), or, where they turn to their positions, rebuilt in shared memory.

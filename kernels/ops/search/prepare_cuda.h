@@ -1,5 +1,6 @@
-// First step of a search, a block a query: the query in the codec's space, its int8 forms, and its coarse tables
-// (nibble sums, or the paper's tiers). The twin of Codec::PrepareQuery and MakeTiers.
+// First step of a search, a block a query: the query in the codec's space, its int8 forms, its coarse tables (nibble
+// sums, or the paper's tiers), and the threshold that it is searched by (ops/scan/sample_cuda.h). The twin of
+// Codec::PrepareQuery and MakeTiers.
 #ifndef SEINE_KERNELS_OPS_SEARCH_PREPARE_CUDA_H_
 #define SEINE_KERNELS_OPS_SEARCH_PREPARE_CUDA_H_
 
@@ -14,6 +15,7 @@
 #include "kernels/ops/query/search_items.h"
 #include "kernels/ops/query/zone_mass.h"
 #include "kernels/ops/scan/collision.h"
+#include "kernels/ops/scan/sample_cuda.h"
 #include "kernels/ops/select/block_select_cuda.h"
 
 namespace seine::cuda {
@@ -32,7 +34,8 @@ SEINE_BODY void TransformQuery(Block& block, PrepareShared& s, const SearchItem&
     const Scale8 query_scale = Scale8Of(BitsFloat(s.largest[0])), fine_scale = Scale8Of(BitsFloat(s.largest[1]));
     if (lane < dim) {
       q.transformed[lane] = s.transformed[lane];
-      q.query8[lane] = ToInt8(Search::Int8Source(s)[lane], query_scale.inverse);
+      q.query8[lane] = reinterpret_cast<int8_t*>(s.query8)[lane] =
+          ToInt8(Search::Int8Source(s)[lane], query_scale.inverse);
     }
     if (lane < (dim + 63) / 64 * 64) {
       q.fine8[lane] = Search::kFineWeights && lane < dim ? ToInt8(s.weights[lane], fine_scale.inverse) : int8_t{0};
@@ -40,7 +43,7 @@ SEINE_BODY void TransformQuery(Block& block, PrepareShared& s, const SearchItem&
     if (lane != 0) return;
     q.state->query8_step = query_scale.step;
     q.state->fine8_step = Search::kFineWeights ? fine_scale.step : 0.0f;
-    q.state->found = q.state->rescanned = 0;
+    q.state->found = q.state->rescanned = q.state->blocks_done = q.state->queries_done = 0;
   });
 }
 
@@ -57,13 +60,15 @@ SEINE_BODY void MakeNibbleTables(Block& block, PrepareShared& s, const SearchIte
       RaiseTo(block, &s.largest[2], sum);
     }
     if (lane < dim && item.shared_centre != nullptr) {
-      block.AtomicAdd(&s.centre_dot, item.shared_centre[lane] * q.query8[lane]);
+      block.AtomicAdd(&s.centre_dot, item.shared_centre[lane] * reinterpret_cast<int8_t*>(s.query8)[lane]);
     }
   });
   block.Lanes([&](int lane) {
     const TableScale scale = TableScaleOf(BitsFloat(s.largest[2]));
     uint8_t* tables = reinterpret_cast<uint8_t*>(item.nibble_tables + (q.place / 4) * bytes * 32) + q.place % 4;
-    for (int i = lane; i < bytes * 32; i += block.num_lanes()) tables[i * 4] = TableEntry(s.sums[i], scale.inverse);
+    for (int i = lane; i < bytes * 32; i += block.num_lanes()) {
+      tables[i * 4] = s.entries[i] = TableEntry(s.sums[i], scale.inverse);
+    }
     if (lane != 0) return;
     q.state->coarse_step = scale.step;
     q.state->shared_base = 0;
@@ -115,7 +120,9 @@ template <typename Block>
 SEINE_BODY void CountSearched(Block& block, PrepareShared& s, const SearchItem& item, int b) {
   const bool takes_off = TakesOff(item.num_keys, item.counted_keys);
   const int64_t begin = takes_off ? item.num_keys : 0, end = takes_off ? item.counted_keys : item.num_keys;
-  block.Lanes([&](int lane) { s.counts[lane] = takes_off ? item.collision_counts[b * 256 + lane] : 0; });
+  block.Lanes([&](int lane) {
+    if (lane < kCentroids) s.counts[lane] = takes_off ? item.collision_counts[b * kCentroids + lane] : 0;
+  });
   block.Lanes([&](int lane) {
     for (int64_t i = begin + lane; i < end; i += block.num_lanes()) {
       const uint32_t segment = static_cast<uint32_t>(i) / item.segment_keys;
@@ -137,23 +144,30 @@ SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs&
   typename Block::template Local<uint32_t> rank(block);
   for (int b = 0; b < bytes; ++b) {
     if (b >= subvectors) {
-      block.Lanes([&](int lane) { tables[(b * 256 + lane) * 4] = 0; });
+      block.Lanes([&](int lane) {
+        if (lane < kCentroids) tables[(b * kCentroids + lane) * 4] = 0;
+      });
       continue;
     }
     block.Lanes([&](int lane) {
+      if (lane >= kCentroids) return;
       float sum = 0;
       for (int j = 0; j < 8; ++j) sum += (lane >> j) & 1 ? s.transformed[b * 8 + j] : -s.transformed[b * 8 + j];
       s.ranks[lane] = CollisionRank(sum, lane);
     });
     block.Lanes([&](int lane) {
+      if (lane >= kCentroids) return;
       uint32_t before = 0;
-      for (int i = 0; i < 256; ++i) before += s.ranks[i] < s.ranks[lane];
+      for (int i = 0; i < kCentroids; ++i) before += s.ranks[i] < s.ranks[lane];
       rank[lane] = before;
     });
     CountSearched(block, s, item, b);
-    block.Lanes([&](int lane) { s.prefix.counts[rank[lane]] = s.counts[lane]; });
+    block.Lanes([&](int lane) {
+      s.prefix.counts[lane < kCentroids ? rank[lane] : lane] = lane < kCentroids ? s.counts[lane] : 0;
+    });
     ExclusivePrefix(block, s.prefix);
     block.Lanes([&](int lane) {
+      if (lane >= kCentroids) return;
       const uint64_t before = s.prefix.counts[rank[lane]];
       int tier = 0;
       while (tier < kCollisionTiers && before >= CollisionLimit(item.num_keys, args.params.rho, tier)) ++tier;
@@ -164,9 +178,13 @@ SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs&
 
 // Grid: (group, items).
 struct PrepareBody {
-  using Shared = PrepareShared;
+  struct Shared {
+    PrepareShared prepare;
+    SampleShared sample;
+  };
   template <typename Block>
-  SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
+  SEINE_BODY static void Run(Block& block, Shared& shared, const SearchArgs& args) {
+    PrepareShared& s = shared.prepare;
     const SearchItem& item = args.items[block.index().y];
     if (block.index().x >= item.group) return;
     const QueryPlan& q = args.queries[item.first_query + block.index().x];
@@ -178,6 +196,7 @@ struct PrepareBody {
       if (NeedsZoneMass(args.params)) PredictErrors<Search>(block, s, item, q);
     });
     if (args.params.coarse == Coarse::kCollision) MakeTierTables(block, s, args, item, q);
+    if (item.num_keys > 0) MakeThreshold(block, shared.sample, s, args, item, q);
   }
 };
 

@@ -1,5 +1,5 @@
-// Fifth step: fine estimates of <q, k> from the coarse row and the record of a key, a lane a key. The same body scores
-// the keys of a set where none are stored.
+// Fine estimates of <q, k> from the coarse row and the record of a key, a lane a key: of candidates, and of the keys of
+// a set where none are stored.
 //
 // Reads of a candidate: its coarse words (a sector each), its record, and the factors' base of its window. A balanced
 // record is read as a stream of words in registers; where each coordinate's bits lie is the same for all lanes and read
@@ -25,17 +25,18 @@ SEINE_BODY void BeginRerank(Block& block, RerankShared& s, const SearchItem& ite
   });
 }
 
-// Codec::Rerank: out[i] = estimate of keys[i], times `scale`, for the block's i from `first` on, below n.
+// Codec::Rerank: out[i] = estimate of keys[i], times `scale`, for i in [first, end). Lanes beyond kRerankLanes rest.
 template <typename Block>
 SEINE_BODY void EstimateKeys(Block& block, RerankShared& s, const SearchItem& item, const QueryPlan& q,
-                             const uint32_t* keys, uint32_t first, uint32_t n, float scale, float* out) {
+                             const uint32_t* keys, uint32_t first, uint32_t end, float scale, float* out) {
   VisitCodec(item.codec->kind, [&](auto search) {
     using Search = decltype(search);
     const float unit = Search::FineUnit(*item.codec, *q.state), coarse_step = q.state->coarse_step;
     block.Lanes([&](int lane) {
+      if (lane >= kRerankLanes) return;
       uint32_t* words = &s.words[0][lane];
       const Code code = {words};
-      for (uint32_t i = first + lane; i < Least(n, first + kRerankKeys); i += kRerankLanes) {
+      for (uint32_t i = first + lane; i < end; i += kRerankLanes) {
         const uint32_t key = keys[i], base = LoadCode(item, key, words);
         const float fine = Search::FineSum(s, item.layout, code, base);
         out[i] = (q.bases[key / kWindowTokens] * coarse_step + fine * unit) * scale;
@@ -43,23 +44,6 @@ SEINE_BODY void EstimateKeys(Block& block, RerankShared& s, const SearchItem& it
     });
   });
 }
-
-// Candidates. Grid: (blocks of 512 candidates times group, items).
-struct RerankBody {
-  using Shared = RerankShared;
-  template <typename Block>
-  SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
-    const SearchItem& item = args.items[block.index().y];
-    const int place = block.index().x % item.group;
-    const uint32_t first = block.index().x / item.group * kRerankKeys, most = item.most;
-    if (first >= most) return;
-    const QueryPlan& q = args.queries[item.first_query + place];
-    const uint32_t n = q.state->num_candidates;
-    if (first >= n) return;
-    BeginRerank(block, s, item, q);
-    EstimateKeys(block, s, item, q, q.chosen, first, n, 1.0f, q.estimates);
-  }
-};
 
 // Keys of a set of items without stored keys. Grid: (blocks of 512 keys times the set's queries, sets).
 struct RescoreBody {
@@ -74,7 +58,7 @@ struct RescoreBody {
     if (first >= n) return;
     const QueryPlan& q = args.queries[item.first_query + set.first + place];
     BeginRerank(block, s, item, q);
-    EstimateKeys(block, s, item, q, set.keys, first, n, set.scale,
+    EstimateKeys(block, s, item, q, set.keys, first, Least(n, first + kRerankKeys), set.scale,
                  set.logits + static_cast<size_t>(place) * set.capacity);
   }
 };

@@ -7,6 +7,7 @@
 #include "kernels/ops/query/search_items.h"
 #include "kernels/ops/scan/sample_cuda.h"
 #include "kernels/ops/scan/scan_cuda.h"
+#include "kernels/ops/search/choose_cuda.h"
 #include "kernels/ops/search/dots_cuda.h"
 #include "kernels/ops/search/rerank_cuda.h"
 #include "kernels/ops/search/search_plan.h"
@@ -25,7 +26,45 @@ int32_t CapacityOf(int64_t wanted, int64_t num_keys) {
 
 int Blocks(int64_t n, int each) { return static_cast<int>((n + each - 1) / each); }
 
+// Blocks that share a query's candidates: each finds the cut by itself, so that a few of them cost the time of one.
+// Under a recall target they would share the query's memory of the best.
+int Splits(const SearchParams& params, int64_t most) {
+  constexpr int kLeast = 2, kMost = 16;
+  if (params.recall_target > 0) return 1;
+  return std::clamp(Blocks(most, kChooseKeys), kLeast, kMost);
+}
+
+// What becomes of an item's keys, of each query.
+struct Numbers {
+  Numbers(const SearchParams& params, const CodeLayout& layout, double usual_share, int64_t n, bool refine_all)
+      : wanted(static_cast<int32_t>(CandidatesWanted(params, layout, usual_share, n))), most(wanted) {
+    if (params.recall_target > 0) {
+      most = std::max(wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
+    }
+    keep = refine_all ? most : std::min(std::max(params.refine, params.top_k), most);
+    capacity = CapacityOf(most, n);
+  }
+  int32_t wanted, most, keep, capacity;
+};
+
 }  // namespace
+
+size_t WorkspaceAtMost(const SearchParams& params, const CodeLayout& layout, double usual_share, int64_t num_keys,
+                       int group, int64_t dense_tokens, bool refine_all) {
+  constexpr size_t kAlign = 256, kWords = sizeof(uint32_t), kViews = 12;  // of a query or set, each at a multiple
+  const Numbers of(params, layout, usual_share, num_keys, refine_all);
+  const bool index = params.method == Method::kIndex, joint = params.scope == Scope::kPerKvHead;
+  const size_t n = num_keys, keep = of.keep, most = of.most, capacity = of.capacity, top_k = params.top_k;
+  const size_t queries = group, sets = joint ? 1 : queries, count = queries / sets;
+  const size_t keys = index ? std::min(n, keep * count) : n;
+  const size_t rows = count + 1 + (params.mass_p > 0) + (index && count > 1);
+  const size_t set = kWords * (rows * keys + count * (keep + dense_tokens) + 3 * std::min(top_k, keys));
+  if (!index) return sets * (set + kViews * kAlign);
+  const size_t query = n / 16 + kWords * (2 * capacity + n / kPieceKeys * 2 + 2 * most + keep + top_k) +
+                       6 * (layout.head_dim + 64) + sizeof(QueryState) + kViews * kAlign;
+  const size_t tables = (queries / kScanQueries + 1) * (layout.coarse_bytes * (32 + 256) * kWords + 2 * kAlign);
+  return sets * (set + kViews * kAlign) + queries * query + tables;
+}
 
 // Hands out 256-byte aligned pieces of a buffer, or counts them where there is none yet.
 struct SearchPlan::Cursor {
@@ -42,17 +81,17 @@ struct SearchPlan::Cursor {
 SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items)
     : params_(params), items_(std::move(items)) {
   const bool joint = params_.scope == Scope::kPerKvHead;
-  const bool by_target = params_.recall_target > 0;
   for (size_t i = 0; i < items_.size(); ++i) {
     SearchItem& item = items_[i];
     assert(item.group >= 1 && item.group <= kMaxGroup && item.num_keys % kWindowTokens == 0);
     assert(item.num_keys < INT32_MAX && (params_.method == Method::kIndex || item.stored()));
     const int64_t n = item.num_keys;
-    item.wanted = static_cast<int32_t>(CandidatesWanted(params_, item.layout, item.usual_share, n));
-    item.most = item.wanted;
-    if (by_target) item.most = std::max(item.wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
-    item.keep = item.refine_all ? item.most : std::min(std::max(params_.refine, params_.top_k), item.most);
-    item.capacity = CapacityOf(item.most, n);
+    const Numbers of(params_, item.layout, item.usual_share, n, item.refine_all);
+    item.wanted = of.wanted;
+    item.most = of.most;
+    item.keep = of.keep;
+    item.capacity = of.capacity;
+    item.splits = Splits(params_, item.most);
     item.first_query = static_cast<int32_t>(queries_.size());
     item.first_set = static_cast<int32_t>(sets_.size());
     item.num_sets = joint ? 1 : item.group;
@@ -80,14 +119,14 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
 
 void SearchPlan::SizeGrids() {
   const int items = static_cast<int>(items_.size()), sets = static_cast<int>(sets_.size());
-  grids_.queries = grids_.scan = grids_.rerank = {0, items};
+  grids_.queries = grids_.scan = grids_.choose = {0, items};
   grids_.sets = {1, sets};
   grids_.dots = grids_.rescore = {0, sets};
   for (const SearchItem& item : items_) {
     const int quads = (item.group + kScanQueries - 1) / kScanQueries;
     grids_.queries.x = std::max(grids_.queries.x, item.group);
     grids_.scan.x = std::max(grids_.scan.x, Blocks(item.num_keys, kScanWindows * kWindowTokens) * quads);
-    grids_.rerank.x = std::max(grids_.rerank.x, Blocks(item.most, kRerankKeys) * item.group);
+    grids_.choose.x = std::max(grids_.choose.x, item.splits * item.group);
     grids_.low_rank = grids_.low_rank || item.low_rank.num_runs > 0;
     grids_.coarse_groups |= 1u << item.layout.coarse_bytes / 4;
   }
@@ -124,7 +163,7 @@ void SearchPlan::PlaceItem(SearchItem* item, Cursor* work, Cursor* answers) {
     q.state = work->Take<QueryState>(1);
     q.bases = work->Take<float>(n / kWindowTokens);
     q.found = work->Take<FoundKey>(item->capacity);
-    q.mask = work->Take<uint32_t>(n / 32);
+    q.pieces = work->Take<FoundPiece>((n + kPieceKeys - 1) / kPieceKeys);
     if (params_.recall_target > 0) q.best = work->Take<uint32_t>(std::max(params_.top_k, kLeastSampledBest));
     q.chosen = work->Take<uint32_t>(item->most);
     q.estimates = work->Take<float>(item->most);
@@ -145,6 +184,7 @@ void SearchPlan::PlaceSet(SetPlan* set, Cursor* work, Cursor* answers) {
     } else {
       set->keys = work->Take<uint32_t>(capacity);
       set->num_keys = work->Take<uint32_t>(1);
+      set->ranks = work->Take<uint32_t>(static_cast<size_t>(item.keep) * set->count);
     }
   }
   set->logits = work->Take<float>(capacity * set->count);

@@ -49,6 +49,10 @@ class SearchPlan {
   size_t workspace_bytes_ = 0, answer_bytes_ = 0;
 };
 
+// Workspace of one item of a plan, or somewhat more, without a plan: `usual_share` as SearchItem has it.
+size_t WorkspaceAtMost(const SearchParams& params, const CodeLayout& layout, double usual_share, int64_t num_keys,
+                       int group, int64_t dense_tokens, bool refine_all);
+
 // A planned search. args: the plan's params and the device's copies of its items, queries and sets. The answers are
 // readable when the stream has come to its end.
 struct SearchLaunch {

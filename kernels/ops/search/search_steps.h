@@ -3,15 +3,13 @@
 #define SEINE_KERNELS_OPS_SEARCH_SEARCH_STEPS_H_
 
 #include "kernels/ops/query/search_items.h"
-#include "kernels/ops/scan/choose_cuda.h"
-#include "kernels/ops/scan/sample_cuda.h"
 #include "kernels/ops/scan/scan_cuda.h"
+#include "kernels/ops/search/choose_cuda.h"
 #include "kernels/ops/search/combine_cuda.h"
 #include "kernels/ops/search/dots_cuda.h"
 #include "kernels/ops/search/prepare_cuda.h"
 #include "kernels/ops/search/rerank_cuda.h"
 #include "kernels/ops/search/search_plan.h"
-#include "kernels/ops/search/survivors_cuda.h"
 
 namespace seine::cuda {
 
@@ -30,16 +28,12 @@ void ForEachKernel(const SearchLaunch& launch, Run run) {
   const SearchGrids& grids = plan.grids();
   if (plan.params().method == Method::kIndex) {
     run(PrepareBody(), grids.queries, Lanes<kPrepareLanes>());
-    run(SampleBody(), grids.queries, Lanes<kSampleLanes>());
     if (plan.params().coarse == Coarse::kCollision) {
       run(TierScanBody(), grids.scan, Lanes<kScanLanes>());
     } else {
       RunScans<1>(grids, run);
     }
-    run(ChooseBody(), grids.queries, Lanes<kChooseLanes>());
-    run(RerankBody(), grids.rerank, Lanes<kRerankLanes>());
-    run(SurvivorBody(), grids.queries, Lanes<kSurvivorLanes>());
-    if (plan.params().scope == Scope::kPerKvHead) run(UnionBody(), grids.sets, Lanes<kSurvivorLanes>());
+    run(ChooseBody(), grids.choose, Lanes<kChooseLanes>());
     run(RescoreBody(), grids.rescore, Lanes<kRerankLanes>());
   }
   if (grids.low_rank) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "index/config/code_bits.h"
 #include "kernels/codecs/codec_traits.h"
 #include "profile/profile.h"
 #include "service/calls/convert/eviction.h"
@@ -133,10 +134,14 @@ absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Pro
   CodecConfig& codec = config->codec;
   codec.profile_name = ProfileOf(spec, *config, *profiles);
   codec.name = !wire.name().empty() ? wire.name() : DefaultCodec(!codec.profile_name.empty()).name;
+  const CodecTraits* traits = FindCodec(codec.name);
+  if (traits != nullptr && traits->needs_profile) {
+    const CodeBits usual = UsualBits(config->geometry.head_dim);
+    codec.coarse_bits = usual.coarse, codec.total_bits = usual.total;
+  }
   if (wire.has_horizon()) codec.horizon = wire.horizon();
   if (wire.has_coarse_bits()) codec.coarse_bits = wire.coarse_bits();
   if (wire.has_total_bits()) codec.total_bits = wire.total_bits();
-  const CodecTraits* traits = FindCodec(codec.name);
   if (traits == nullptr || !traits->needs_profile || codec.profile_name.empty()) return absl::OkStatus();
   auto profile = profiles->Find(codec.profile_name, prefix + ".codec.profile");
   if (!profile.ok()) return profile.status();

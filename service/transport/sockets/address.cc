@@ -36,7 +36,7 @@ bool IsHost(absl::string_view host) {
   });
 }
 
-// client/channel.cc and client/python/seine_kv/address.py have the same.
+// client/channel/channel.cc and client/python/seine_kv/address.py have the same.
 bool IsOwnFolder(const struct stat& info) {
   return S_ISDIR(info.st_mode) && info.st_uid == getuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }

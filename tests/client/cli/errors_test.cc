@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "client/cli/base/command_line.h"
 #include "tests/client/cli/cli_fixture.h"
 
 namespace seine {
@@ -44,6 +45,7 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
       {"query m s --layer 0 --vector %\xff.npy", 3, "\xff.npy: No such file or directory"},
       {"append m s --layer 0 --file %fifo --tensor array", 3, "fifo: not a regular file"},
       {"--server nowhere health", 2, "--server: endpoint nowhere"},
+      {create + " --seed -1", 2, "--seed: must be 0 or more, not -1"},
       {create + " --dtype int8", 2, "must be one of fp32, fp16, bf16, not int8"},
       {create + " --memory-limit much", 2, "--memory-limit"},
       {query + " --top-k many", 2, "--top-k"},
@@ -100,6 +102,13 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
   ASSERT_EQ(sequences["sequences"].size(), 1u);
   EXPECT_EQ(sequences["sequences"][0]["layer_tokens"], Json({600, 600}));
   EXPECT_EQ(SeineJson("index list")["indexes"].size(), 1u);
+}
+
+TEST(WithNextCommandTest, WhoeverIsNotKnownOrNotAnsweredIsToldWhatHelps) {
+  const auto said = [](const absl::Status& status) { return cli::WithNextCommand({status, "", "", "", ""}).message; };
+  EXPECT_TRUE(absl::StrContains(said(absl::UnauthenticatedError("who?")), "who? (next: --token-file FILE"));
+  EXPECT_TRUE(absl::StrContains(said(absl::DeadlineExceededError("late")), "late (next: --timeout SECONDS"));
+  EXPECT_EQ(said(absl::InternalError("odd")), "");
 }
 
 TEST_F(CliTest, ErrorsNameTheCommandThatHelps) {

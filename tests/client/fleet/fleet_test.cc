@@ -7,9 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/fleet/description.h"
 #include "client/fleet/fleet_client.h"
 #include "client/fleet/placement.h"
+#include "profile/io/fleet_file.h"
 #include "tests/client/process.h"
 #include "tests/client/random_model.h"
 

@@ -64,13 +64,13 @@ class CompareExactTest : public ::testing::Test {
 TEST_F(CompareExactTest, TellsEachHeadsRecall) {
   const SequenceHandle seq = live_.Filled(kFilled), other = live_.Filled(kFilled);
   Ask(seq, 5);
-  const int64_t candidates = index().counts()->candidates(), scans = live_.counts->stage(Stage::kScan).count();
+  const int64_t candidates = index().counts()->totals().candidates, scans = live_.counts->stage(Stage::kScan).count();
   params_.samples = 10;
   const auto report = index().CompareExact({}, params_);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->compared, 10);
   EXPECT_EQ(report->dropped, 0);
-  EXPECT_EQ(index().counts()->candidates(), candidates) << "nothing is counted";
+  EXPECT_EQ(index().counts()->totals().candidates, candidates) << "nothing is counted";
   EXPECT_EQ(live_.counts->stage(Stage::kScan).count(), scans);
   ASSERT_EQ(report->heads.size(), 4u);
   for (int i = 0; i < 4; ++i) {
@@ -161,10 +161,10 @@ TEST_F(CompareExactTest, TheLatestStepIsDescribed) {
   const std::vector<float> queries = Rounded(2);
   const SearchParams usual = index().config().search;
   const ItemAnswer answer = index().Retrieve({{seq, 1, queries.data()}}, usual)->at(0);
-  const int64_t candidates = index().counts()->candidates();
+  const int64_t candidates = index().counts()->totals().candidates;
   const auto step = index().DescribeStep(seq, 1);
   ASSERT_TRUE(step.ok()) << step.status();
-  EXPECT_EQ(index().counts()->candidates(), candidates) << "nothing is counted";
+  EXPECT_EQ(index().counts()->totals().candidates, candidates) << "nothing is counted";
   EXPECT_EQ(step->num_tokens, kFilled);
   EXPECT_EQ(step->position, kFilled - 1);
   ASSERT_EQ(step->sets.size(), 2u);

@@ -163,6 +163,35 @@ TEST(CudaBackend, LargeCallsAreCutInPieces) {
   for (const SearchOutput& output : outputs) ExpectSame(outputs[0], output);
 }
 
+// Searches that would work in more memory than a launch may have are several launches, with the same answers.
+TEST(CudaBackend, ALaunchHasABoundOnWhatItWorksIn) {
+  const auto codec = MakeRsqCodec({.head_dim = 64});
+  const std::vector<float> keys = Keys(2048, 64, 5), queries = Gaussian(8 * 64, 6);
+  std::vector<SearchOutput> outputs[2];
+  int64_t worked_in[2];
+  size_t launches[2];
+  SearchParams params;
+  params.recall_target = .9;  // room for half the zone a query
+  for (int which = 0; which < 2; ++which) {
+    const size_t bound = which == 0 ? cuda::kWorkspaceBytes : size_t{1} << 20;
+    const auto control = std::make_shared<HostDeviceControl>();
+    std::string why;
+    const auto gpu = cuda::MakeCudaBackend(std::make_unique<HostDevice>(control), 1, &why, bound);
+    const BackendZone zone(gpu.get(), codec, keys);
+    const std::vector<SearchTask> tasks(12, zone.Task(queries));
+    outputs[which].resize(tasks.size());
+    const int64_t before = control->device_bytes;
+    ASSERT_EQ(gpu->Search(tasks.data(), 12, params, outputs[which].data()), Outcome::kDone);
+    worked_in[which] = control->device_bytes - before;
+    launches[which] = control->searches.size();
+  }
+  EXPECT_EQ(launches[0], 1u);
+  EXPECT_GT(launches[1], 2u);
+  EXPECT_LT(launches[1], 12u);
+  EXPECT_LT(worked_in[1], worked_in[0] / 2);
+  for (size_t i = 0; i < outputs[0].size(); ++i) ExpectSame(outputs[0][i], outputs[1][i]);
+}
+
 TEST(CudaBackend, CopiesWithinTheDevice) {
   const auto gpu = cuda::BackendOn(std::make_shared<HostDeviceControl>(), 2);
   const auto codec = MakeRsqCodec({.head_dim = 64});

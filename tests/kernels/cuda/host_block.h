@@ -47,6 +47,7 @@ class HostBlock {
   T Read(const T& shared) {
     return shared;
   }
+  bool IsLast(uint32_t* at, uint32_t of) { return AtomicAdd(at, 1u) == of - 1; }
   template <typename T>
   static T AtomicAdd(T* at, T value) {
     const T old = *at;
@@ -56,6 +57,7 @@ class HostBlock {
   static void AtomicOr(uint32_t* at, uint32_t bits) { *at |= bits; }
   static void AtomicAnd(uint32_t* at, uint32_t bits) { *at &= bits; }
   static void AtomicMax(uint32_t* at, uint32_t value) { *at = *at < value ? value : *at; }
+  static void AtomicMin(uint32_t* at, uint32_t value) { *at = value < *at ? value : *at; }
 
   template <int kWidth, int kCount, typename Op>
   void Butterfly(Local<FloatsOf<kCount>>& values, int count, Op op) {

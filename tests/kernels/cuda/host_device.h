@@ -37,7 +37,7 @@ struct HostDeviceControl {
   std::atomic<bool> broken{false};  // an error that sticks has come
   std::atomic<int64_t> device_bytes{0}, host_bytes{0};  // allocated and not freed
   std::atomic<int> page_locked{0};                      // calls of AllocateHost so far
-  int64_t device_limit = int64_t{1} << 30;
+  int64_t device_limit = int64_t{1} << 30, host_limit = int64_t{16} << 30;
   std::mutex mutex;
   std::vector<LaunchKey> searches;       // so far; guarded by mutex
   std::atomic<void*> captured{nullptr};  // a caller's stream that cannot be waited for
@@ -97,6 +97,7 @@ class HostDevice final : public Device {
   Error AllocateHost(size_t bytes, void** out) override {
     if (const Error error = Next(); error != kNoError) return error;
     bytes = Rounded(bytes);
+    if (control_->host_bytes + static_cast<int64_t>(bytes) > control_->host_limit) return kOutOfMemory;
     ++control_->page_locked;
     auto* memory = static_cast<size_t*>(std::aligned_alloc(256, bytes + 256));
     memory[0] = bytes;

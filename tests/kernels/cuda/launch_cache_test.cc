@@ -228,7 +228,7 @@ TEST(LaunchKey, DiffersWithEveryField) {
   };
   ChangeParams([&](const auto& change) { changed([&](Search* s) { change(&s->planned); }); });
   ChangeParams([&](const auto& change) { changed([&](Search* s) { change(&s->args.params); }); });
-  for (const auto grid : {&SearchGrids::queries, &SearchGrids::scan, &SearchGrids::rerank, &SearchGrids::sets,
+  for (const auto grid : {&SearchGrids::queries, &SearchGrids::scan, &SearchGrids::choose, &SearchGrids::sets,
                           &SearchGrids::dots, &SearchGrids::rescore}) {
     changed([&](Search* s) { (s->grids.*grid).x = 7; });
     changed([&](Search* s) { (s->grids.*grid).y = 7; });

@@ -11,6 +11,7 @@
 #include "kernels/codecs/kinds/rsq.h"
 #include "kernels/ops/search/search_cpu.h"
 #include "kernels/ops/search/search_plan.h"
+#include "kernels/ops/search/search_steps.h"
 #include "tests/kernels/cuda/host_launcher.h"
 #include "tests/kernels/test_util.h"
 
@@ -429,6 +430,64 @@ TEST(SearchKernels, EveryCandidateIsScoredWhereTheTaskSaysSo) {
   params.scope = Scope::kPerQHead;
   ExpectSameAsCpu({task, zone.Task(queries)}, params);
   EXPECT_EQ(RunKernels({task}, params, 3)[0].stats.refined, 3 * 410);  // ceil(.05 n) candidates, not refine
+}
+
+// WorkspaceAtMost beside the plan's own count: never less, and not much more where it is more than a little.
+TEST(SearchPlan, WorkspaceIsKnownWithoutAPlan) {
+  const CodeLayout layout = Rsq(128)->layout();
+  for (const int64_t n : {64, 4096, 41024, 1 << 20}) {
+    for (const int group : {1, 3, 4, 32}) {
+      for (const int dense : {0, 640}) {
+        for (int which = 0; which < 32; ++which) {
+          SearchParams params;
+          params.top_k = which & 1 ? 100 : 7;
+          params.recall_target = which & 2 ? .9 : 0;
+          params.method = which & 4 ? Method::kExact : Method::kIndex;
+          params.scope = which & 8 ? Scope::kPerQHead : Scope::kPerKvHead;
+          params.mass_p = which & 16 ? .5f : 0.0f;
+          params.coarse = which & 1 ? Coarse::kSignIp : Coarse::kCollision;
+          static const uint8_t* const kStored = nullptr;
+          SearchItem item;
+          item.layout = layout;
+          item.segment_keys = 2048;
+          item.num_keys = n;
+          item.chunks = &kStored;
+          item.group = group;
+          item.dense_tokens = dense;
+          item.refine_all = which == 8;
+          const size_t bytes = SearchPlan(params, {item}).workspace_bytes();
+          const size_t at_most = WorkspaceAtMost(params, layout, item.usual_share, n, group, dense, item.refine_all);
+          SCOPED_TRACE(testing::Message() << n << " " << group << " " << dense << " " << which);
+          EXPECT_GE(at_most, bytes);
+          EXPECT_LE(at_most, bytes * 3 / 2 + 65536 * (group + 3));
+        }
+      }
+    }
+  }
+}
+
+// A layer of a decode step by default settings: five launches, and enough blocks to select on all of a device.
+TEST(SearchPlan, ALayerIsFiveLaunches) {
+  static const uint8_t* const kStored = nullptr;
+  SearchItem item;
+  item.layout = Balanced(128, 5)->layout();
+  item.kind = CodecKind::kBalanced;
+  item.segment_keys = 2048;
+  item.chunks = &kStored;
+  item.group = 4;
+  item.dense_tokens = 640;
+  for (const int64_t n : {int64_t{131072}, int64_t{1} << 20}) {
+    item.num_keys = n;
+    const SearchPlan plan(SearchParams(), std::vector<SearchItem>(8, item));
+    int launches = 0, most_selecting = 0;
+    ForEachKernel(SearchLaunch{&plan, {}}, [&](auto body, BlockIndex grid, auto) {
+      launches += grid.x > 0 && grid.y > 0;
+      if (std::is_same_v<decltype(body), ChooseBody>) most_selecting = grid.x * grid.y;
+    });
+    EXPECT_EQ(launches, 5);
+    EXPECT_GE(most_selecting, 64);
+    EXPECT_LE(plan.items()[0].wanted / plan.items()[0].splits, 4096);
+  }
 }
 
 TEST(SearchKernels, TopKBeyondTheZoneGivesAllOfIt) {

@@ -234,6 +234,10 @@ void Contract::AddAll() {
     Add<v1::ListFamilyStatesRequest, v1::ListFamilyStatesResponse>(
         "ListFamilyStates", &ListFamilyStates, states,
         [](const auto&, const auto& answer) { EXPECT_EQ(answer.families_size(), 0); });
+    Add<v1::ListServersRequest, v1::ListServersResponse>(
+        "ListServers", &ListServers, v1::ListServersRequest(),
+        [](const auto&, const auto& answer) { EXPECT_EQ(answer.servers_size(), 1); })
+        .legal["page_size"] = Within(0, kInt32Max);
     Add<v1::SetDrainingRequest, v1::SetDrainingResponse>(
         "SetDraining", &SetDraining, v1::SetDrainingRequest(),
         [](const auto&, const auto& answer) { EXPECT_FALSE(answer.was_draining()); })

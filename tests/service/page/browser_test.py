@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -119,13 +120,13 @@ class Browser:
 
 
 @contextlib.contextmanager
-def server(seined, seine):
-    """A server that is asked and sampled: its command line as a function, and where its page is."""
+def server(seined, seine, *more, socket=None):
+    """A server that is asked and sampled: its command line as a function, where its page is, and its process."""
     with tempfile.TemporaryDirectory() as folder:
-        address, log = f"unix:{folder}/s.sock", pathlib.Path(folder, "log")
+        address, log = f"unix:{socket or folder + '/s.sock'}", pathlib.Path(folder, "log")
         flags = ["--metrics-listen", "127.0.0.1:0", "--metrics-page", "--quality-sample", "1", "--quality-share", "1"]
         with log.open("w") as out:
-            process = subprocess.Popen([seined, "--listen", address, *flags], stderr=out)
+            process = subprocess.Popen([seined, "--listen", address, *flags, *more], stderr=out)
 
         def cli(*words, given=None):
             command = [seine, *words, "--server", address]
@@ -135,10 +136,10 @@ def server(seined, seine):
             cli("health", "--wait", "20")
             url = re.search(r"page: (http://\S+)", log.read_text())
             assert url, log.read_text()
-            yield cli, url[1]
+            yield cli, url[1], process
         finally:
             process.terminate()
-            assert process.wait(timeout=20) == 0
+            assert process.wait(timeout=20) in (0, -signal.SIGKILL)
 
 
 def tensor(dtype, shape, values):
@@ -277,17 +278,150 @@ def check_quality(browser, cli, url):
     until = time.monotonic() + WAIT
     while json.loads(cli("call", "GetMetrics"))["indexes"][0]["quality_sets"] != str(7 * 2 * KV_HEADS):
         assert time.monotonic() < until
-    browser.run("document.getElementById('pause').click(), document.getElementById('pause').click()")
+    browser.run(LOOK)
     browser.wait_for("document.querySelector('[aria-label=Recall]').dataset.points >= 1")
     metrics = json.loads(cli("call", "GetMetrics"))["indexes"][0]
     recall = 100 * metrics["quality_recall_sum"] / float(metrics["quality_sets"])
     assert f"Since the server began: recall {recall:.2f} %" in browser.run("document.body.innerText")
 
 
-def check_fleet(browser, cli, url):
+def check_families(browser, cli, url):
     cli("call", "SetFamilyState", '{"index": "demo", "family": "chat", "state": "FAMILY_STATE_FROZEN"}')
     browser.open(f"{url}#/fleet")
     assert "frozen" in browser.run("document.querySelector('[data-family=chat]').textContent")
+
+
+def check_nothing_yet(browser, url):
+    browser.open(f"{url}#/")
+    assert "There is no index yet." in browser.run("document.body.innerText")
+    browser.open(f"{url}#/fleet")
+    (row,) = rows(browser, "Servers")
+    assert row["health"] == "SERVER_HEALTH_SERVING" and "itself" in row["text"] and not row["page"]
+
+
+def check_what_goes(browser, cli, url):
+    """A sequence that is deleted while it is shown, and comes back."""
+    cli("seq", "create", "demo", "short")
+    browser.open(f"{url}#/index/demo/seq/short")
+    assert browser.run("document.querySelector('h1').textContent") == "short"
+    cli("seq", "delete", "demo", "short")
+    browser.run(LOOK)
+    browser.wait_for("document.querySelector('.error')?.textContent.includes('no such sequence')")
+    cli("seq", "create", "demo", "short")
+    browser.run(LOOK)
+    browser.wait_for("document.querySelector('h1').textContent === 'short' && !document.querySelector('.error')")
+
+
+def rows(browser, label):
+    """What a table of servers shows."""
+    found = f"[...document.querySelectorAll('[aria-label={label}] tbody tr')]"
+    page = "e.querySelector('a')?.href || ''"
+    return browser.run(f"{found}.map(e => ({{...e.dataset, text: e.innerText, page: {page}}}))")
+
+
+def by_name(browser):
+    return {row["server"]: row for row in rows(browser, "Servers")}
+
+
+LOOK = "document.getElementById('pause').click(), document.getElementById('pause').click(), 0"  # at once
+
+
+def wait_for_health(browser, name, health):
+    until = time.monotonic() + WAIT
+    while by_name(browser)[name]["health"] != f"SERVER_HEALTH_{health}":
+        assert time.monotonic() < until, (name, health, browser.run("document.body.innerText"))
+        time.sleep(0.3)
+        browser.run(LOOK)
+
+
+def check_fleet(browser, seined, seine, folder):
+    """Three servers that name each other by a file: one drains, one ends, and is started again."""
+    sockets = {name: f"{folder}/{name}.sock" for name in ("n0", "n1", "n2")}
+    nodes = [{"name": name, "address": socket} for name, socket in sockets.items()]
+    nodes += [{"name": f"far-{i:03}", "address": f"192.0.2.1:{5000 + i}"} for i in range(120)]  # RFC 5737: nobody's
+    file = pathlib.Path(folder, "fleet.json")
+    file.write_text(json.dumps({"fleet": "three", "version": 1, "nodes": nodes[:3]}))
+    with contextlib.ExitStack() as ends:
+        start = {name: ends.enter_context(server(seined, seine, "--fleet-file", str(file), socket=sockets[name])) for name in sockets}
+        (cli, url, _), (cli1, url1, _), (cli2, _, process2) = start["n0"], start["n1"], start["n2"]
+        cli1("index", "create", "there", *GEOMETRY, "--dtype", "fp16")
+        cli1("seq", "create", "there", "chat")
+        cli2("call", "SetDraining", '{"draining": true}')
+        browser.open(f"{url}#/fleet")
+        wait_for_health(browser, "n1", "SERVING")
+        wait_for_health(browser, "n2", "DRAINING")
+        shown = by_name(browser)
+        said = {one["name"]: one for one in json.loads(cli("call", "ListServers"))["servers"]}
+        assert shown.keys() == said.keys() == set(sockets), shown
+        for name, row in shown.items():
+            same(browser.fields(f"[data-server={name}]"), {"families": 0, "num_sequences": 0, "memory_bytes": 0, **said[name], **said[name]["info"]}, name)
+            assert said[name]["info"]["version"] in row["text"] and "fleet.file" in row["text"], row
+        assert shown["n1"]["page"] == url1 + "#/" and not shown["n0"]["page"], "a link to the other's page, none to this"
+        assert "(this page)" in shown["n0"]["text"]
+        browser.run("document.querySelector('[data-server=n1] a').click()")
+        browser.wait_for("document.querySelector('[data-index=there]') !== null")  # it leads there
+
+        browser.open(f"{url}#/fleet")
+        process2.kill()
+        process2.wait()
+        wait_for_health(browser, "n2", "UNREACHABLE")
+        row = by_name(browser)["n2"]
+        assert "unreachable" in row["text"] and "refused" in row["text"].lower(), row
+        assert by_name(browser)["n1"]["health"] == "SERVER_HEALTH_SERVING"
+        again = ends.enter_context(server(seined, seine, socket=sockets["n2"]))
+        wait_for_health(browser, "n2", "SERVING")
+        again[2].terminate()
+
+        file.write_text(json.dumps({"fleet": "three", "version": 1, "nodes": nodes}))
+        began = time.monotonic()
+        browser.open(f"{url}#/fleet")
+        assert time.monotonic() - began < 1, "it waits for servers that do not answer"
+        assert len(rows(browser, "Servers")) == 100
+        browser.run("[...document.querySelectorAll('a')].find(a => a.textContent === 'Next 100').click()")
+        browser.wait_for("document.querySelectorAll('[aria-label=Servers] tbody tr').length === 23")
+        wait_for_health(browser, "n1", "SERVING")
+        check_fleets_looks(browser, url)
+        check_false_pages(browser, url)
+        file.write_text("no JSON")
+        browser.open(f"{url}#/fleet")
+        assert "fleet.file: " in browser.run("document.querySelector('.error').textContent")
+
+
+def check_fleets_looks(browser, url):
+    for dark in (False, True):
+        browser.look_like(dark, 390, 844)
+        browser.open(f"{url}#/fleet")
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+    browser.look_like(False, 1280, 900)
+    for _ in range(4):  # the header's links and its button, then the first server that has a page of its own, or a page more
+        browser.send("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    assert browser.run("document.getElementById('main').contains(document.activeElement)")
+    browser.press("h")
+    browser.wait_for("document.getElementById('main').dataset.drawn === '#/'")
+
+
+def check_false_pages(browser, url):
+    """A server that tells another page than one on loopback: no link is made of it, and nothing of it runs."""
+    wrong = ["javascript:document.title='owned'", "http://evil.example/page/", "//evil.example/page/", "http://127.0.0.1:1/page/#x",
+             "http://127.0.0.1:1@evil.example:1/page/", "data:text/html,x", " http://127.0.0.1:1/page/", "http://localhost.evil:1/page/"]  # fmt: skip
+    names = json.dumps([f"<img src=x onerror=alert({i})>" + "n" * 90 for i in range(len(wrong))])
+    script = f"""const real = fetch, wrong = {json.dumps(wrong)}, names = {names};
+        window.fetch = async (url, options) => {{
+          if (!String(url).includes('ListServers')) return real(url, options);
+          const servers = wrong.map((page, i) => ({{name: names[i], address: '127.0.0.1:1', known_by: 'KNOWN_BY_FILE',
+            itself: false, health: '<b>HEALTH</b>', error: '<i>error</i>', families: '0', state: 'up', info: {{page, version: '<u>1</u>',
+            num_sequences: '1', memory_bytes: '1', memory_limit_bytes: '0'}}}}));
+          return new Response(JSON.stringify({{fleet: '<h6>', file_error: '', servers, next_page_token: '', num_servers: '8'}}));
+        }};"""
+    added = browser.send("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"]
+    browser.send("Page.navigate", url="about:blank")
+    browser.open(f"{url}#/fleet")
+    shown = rows(browser, "Servers")
+    assert len(shown) == len(wrong) and not any(row["page"] for row in shown), shown
+    assert browser.run("document.querySelectorAll('main img, main b, main i, main u, main h6').length") == 0
+    assert browser.run("document.documentElement.scrollWidth") <= 1280, "long names are wrapped"
+    browser.send("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+    browser.send("Page.navigate", url="about:blank")
 
 
 def check_first_look(browser, url):
@@ -305,16 +439,18 @@ def test(chromium, seined, seine):
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
         browser = Browser(chromium, folder)
         ends.callback(browser.close)
-        with server(seined, seine) as (cli, url):
-            fill(cli)
+        with server(seined, seine) as (cli, url, _):
             browser.look_like(False, 1280, 900)
+            check_nothing_yet(browser, url)
+            fill(cli)
             check_first_look(browser, url)
             check_lists(browser, cli, url)
             check_heads(browser, cli, url)
             check_keys(browser, url)
             check_looks(browser, url)
             check_quality(browser, cli, url)
-            check_fleet(browser, cli, url)
+            check_families(browser, cli, url)
+            check_what_goes(browser, cli, url)
             expected = ("status of 400", "status of 404", "status of 409")  # of what is not there, and nothing else
             assert all(any(part in text for part in expected) for text in browser.wrong), browser.wrong
             check_names(browser, url)
@@ -322,6 +458,7 @@ def test(chromium, seined, seine):
             assert browser.asked and all(one.startswith((url, "data:,")) for one in browser.asked), set(browser.asked)
         browser.run("dispatchEvent(new Event('hashchange'))")
         browser.wait_for("document.querySelector('.error') !== null")  # the server has ended
+        check_fleet(browser, seined, seine, folder)
 
 
 def pictures(chromium, url, folder, view):

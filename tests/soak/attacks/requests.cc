@@ -94,6 +94,7 @@ std::vector<std::pair<std::string, std::string>> Requests(const v1::SequenceHand
   v1::DescribeStepRequest step;
   *step.mutable_handle() = handle;
   add("AdminService/DescribeStep", step);
+  add("AdminService/ListServers", v1::ListServersRequest());
   add("AdminService/GetMetrics", v1::GetMetricsRequest());
   return all;
 }

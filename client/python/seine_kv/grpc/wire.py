@@ -11,7 +11,7 @@ import numpy as np
 from seine.v1 import common_pb2, eviction_pb2, retrieval_service_pb2, status_pb2
 from seine_kv.address import unavailable
 from seine_kv.grpc.arrays import array_of, tensor_of
-from seine_kv.grpc.settings import number_of, word_of
+from seine_kv.grpc.settings import fill, number_of, word_of
 from seine_kv.messages import Answer, Append, Attended, Attention, Item, Retained, SeineError, error_of as seine_error
 from seine_kv.settings import handle_of, integer
 
@@ -62,7 +62,6 @@ def retrieve_item(item: Item) -> Any:
     )
 
 
-_SELECTOR_ENUMS = {"scope": common_pb2.Scope.DESCRIPTOR, "gqa_reduce": common_pb2.GqaReduce.DESCRIPTOR}
 _REPORT = eviction_pb2.RetainedReport
 _REPORTS = {number: word_of(_REPORT.DESCRIPTOR, number) for number in _REPORT.values() if number}
 _PATH = retrieval_service_pb2.Path
@@ -71,14 +70,11 @@ _PATHS = {number: word_of(_PATH.DESCRIPTOR, number) for number in _PATH.values()
 
 def selector_of(given: Mapping[str, Any]) -> Any:
     """The Selector of what seine_kv.settings.selector_of returns."""
-    given = dict(given)
-    for name, enum in _SELECTOR_ENUMS.items():
-        if name in given:
-            given[name] = number_of(enum, given[name], name)
+    given, selector = dict(given), retrieval_service_pb2.Selector()
     if "mass_p" in given:
-        p, floor, cap = given["mass_p"]
-        given["mass_p"] = retrieval_service_pb2.MassP(p=p, floor=floor, cap=cap)
-    return retrieval_service_pb2.Selector(**given)
+        given["mass_p"] = dict(zip(("p", "floor", "cap"), given["mass_p"]))
+    fill(selector, given, "selector")
+    return selector
 
 
 def attention_of(attention: Attention) -> Any:

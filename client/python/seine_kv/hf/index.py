@@ -12,9 +12,7 @@ from seine_kv.hf.eviction import ALL_DENSE
 from seine_kv.hf.models import heads_of
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import layer_ropes, rope_style, stated_rope, still_layers
-from seine_kv.rope import TYPES, inv_freq, rotary_dim
-
-WIDEST = 256  # head_dim that the balanced code takes
+from seine_kv.rope import TYPES, rope_of
 
 
 def geometry_of(model, served):
@@ -44,13 +42,15 @@ def _statement(rope, head_dim):
     """LongRoPE by its frequencies in long texts, for which there is an index; others as the config has them."""
     if rope.get("rope_type") != "longrope":
         return {"config_json": json.dumps(rope)}
-    return {"inv_freq": inv_freq(rope, head_dim, 2**31).tolist(), "rotary_dim": rotary_dim(rope, head_dim) % head_dim}
+    how = rope_of(rope, head_dim, length=2**31)
+    return {"inv_freq": how.inv_freq, "rotary_dim": how.rotary_dim % head_dim}
 
 
 def _turns_in_halves_of_a_part(model, geometry):
     """Whether a server undoes no RoPE of keys: pairs i and i + d/2 of a part of a head."""
     rope = stated_rope(text_config(model))
-    return geometry["rope"]["style"] == "half_split" and rotary_dim(rope, geometry["head_dim"]) < geometry["head_dim"]
+    head_dim = geometry["head_dim"]
+    return geometry["rope"]["style"] == "half_split" and rope_of(rope, head_dim).rotary_dim < head_dim
 
 
 def _is_known(rope):
@@ -83,11 +83,7 @@ def index_settings(
     if low_rank:
         undone = "rope" in geometry and not _turns_in_halves_of_a_part(model, geometry)
         settings["subspace"] = low_rank.index_settings(geometry["head_dim"], profile, undone)
-    if profile is not None and geometry["head_dim"] > WIDEST and not settings["codec"]:
-        text = f"keys of head_dim {geometry['head_dim']} are too wide for the balanced code; the rsq code is used, which needs no profile"
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
-        settings["codec"]["name"] = "rsq"
-    elif profile is not None:
+    if profile is not None:
         settings["codec"]["profile"] = profile
     return settings
 

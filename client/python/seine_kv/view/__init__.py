@@ -10,7 +10,8 @@
 Of each token that was decoded, layer and query head the page has the tokens that the answer attended, beside them the exact
 best ones, by the keys that the index holds, and the softmax weight of each. Watching reads a layer's keys back at every step:
 for looking, not for timing. The first row of a batch is watched, so beams are refused. A new cache begins a new page;
-tokens that it held before are "…" there.
+tokens that it held before are "…" there. Of a long answer the latest tokens are kept, as many as `most_bytes` hold; the page says
+how many it leaves out.
 
 `python -m seine_kv.view MODEL TEXT` does all of it.
 """
@@ -24,6 +25,7 @@ DEPTHS = (0.15, 0.5, 0.88)  # of the layers that are watched where none are name
 MARK = "/*DATA*/null"  # of page.html
 LEVELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"  # least weight to largest
 STEPS_A_HALVING = 4  # levels by which a weight of half as much is lower
+MOST_BYTES = 128 << 20  # that a view keeps
 
 
 def levels(weights):
@@ -67,7 +69,7 @@ def look(answer, i, weights):
 
 def write_page(path, layers, tokens, steps, **about):
     """Writes a page of `tokens`, texts, and `steps`, in order: {"tokens": as many as were there, "paths": [one a layer], "heads":
-    [a layer's [look(...) of each head], ...]}. `about` may name `model` and `text`."""
+    [a layer's [look(...) of each head], ...]}. `about` may name `model` and `text`, and `left_out`: tokens before those of `steps`."""
     data = {**about, "layers": layers, "tokens": tokens, "steps": steps}
     # "<" could end the script that the data lie in.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -75,16 +77,27 @@ def write_page(path, layers, tokens, steps, **about):
     Path(path).write_text(page.replace(MARK, text), encoding="utf-8")
 
 
-class View:
-    """Watches the layers of a model that Seine is installed in: hf.install(model, view=View())."""
+def bytes_of(seen):
+    """Memory of a layer's looks, roughly: lists of ints, letters, and what Python puts around them."""
+    lists = sum(len(head[part]) for head in seen["heads"] for part in ("found", "missed", "extra"))
+    return 36 * lists + sum(len(head["levels"]) + 1000 for head in seen["heads"])
 
-    def __init__(self, layers=None):
+
+class View:
+    """Watches the layers of a model that Seine is installed in: hf.install(model, view=View()). most_bytes: of memory for what is
+    kept, about; the latest token is always kept."""
+
+    def __init__(self, layers=None, most_bytes=MOST_BYTES):
+        if most_bytes < 1:
+            raise ValueError(f"view: most_bytes must be at least 1, not {most_bytes}")
         self.layers = layers if layers is None else tuple(sorted(set(layers)))  # of the model; None: three, spread
+        self.most_bytes = most_bytes
         self._begin(None)
 
     def _begin(self, batch):
         self._batch = batch  # whose first row is watched
-        self.ids, self.steps = [], []  # of the tokens that were read, None: unseen; {position: tokens held, layer: [a head's look]}
+        self.ids, self.steps = [], []  # of the tokens that were read, None: unseen; {layer: its path, tokens held, heads' looks}
+        self._bytes, self.left_out = [], 0  # of each step, beside steps; steps that most_bytes had no room for
 
     def choose(self, served):
         """Called at install: fixes the layers. ValueError: one is named that the index does not serve."""
@@ -102,9 +115,23 @@ class View:
         padding, new = batch.rows[0].padding, ids[0].tolist()
         held = max(0, columns - padding)
         self.ids = (self.ids + [None] * held)[:held] + new[max(0, padding - columns) :]  # a cache may have been cropped
-        self.steps = [step for step in self.steps if all(seen["tokens"] <= held for seen in step.values())]
+        kept = [i for i, step in enumerate(self.steps) if all(seen["tokens"] <= held for seen in step.values())]
+        self.steps, self._bytes = [self.steps[i] for i in kept], [self._bytes[i] for i in kept]
         if len(new) == 1:
+            self._make_room()
             self.steps.append({})
+            self._bytes.append(0)
+
+    def _make_room(self):
+        """Where the steps take more than most_bytes, drops the oldest until the others take half as much: so it is done seldom."""
+        if sum(self._bytes) <= self.most_bytes:
+            return
+        first, kept = len(self.steps), 0
+        while first > 0 and kept + self._bytes[first - 1] <= self.most_bytes // 2:
+            first -= 1
+            kept += self._bytes[first]
+        self.left_out += first
+        del self.steps[:first], self._bytes[:first]
 
     def selected(self, batch, rows):
         """Before row i of a batch becomes what rows[i] was. RuntimeError: the watched row would be another's."""
@@ -137,9 +164,10 @@ class View:
                 which = 0 if selected is None else head * len(selected.counts) // q_heads
                 heads.append(look(selected, which, softmax_weights(item.queries[head], keys, *logits)))
         self.steps[-1][layer] = {"path": answer.path, "tokens": answer.num_tokens, "heads": heads}
+        self._bytes[-1] += bytes_of(self.steps[-1][layer])
 
     def found(self):
-        """(tokens found that are among the exact best, exact best tokens), over all steps, layers and heads."""
+        """(tokens found that are among the exact best, exact best tokens), over all steps that are kept, layers and heads."""
         heads = [head for step in self.steps for layer in step.values() for head in layer["heads"]]
         chosen = sum(len(head["found"]) for head in heads)
         return chosen - sum(len(head["extra"]) for head in heads), chosen
@@ -157,4 +185,4 @@ class View:
             }
             for step in seen
         ]
-        write_page(path, list(self.layers), self.words(tokenizer), steps, **about)
+        write_page(path, list(self.layers), self.words(tokenizer), steps, left_out=self.left_out, **about)

@@ -44,6 +44,7 @@ def parse_args(argv):
     add("--generate", type=int, default=32, metavar="N", help="tokens to write behind them (default: %(default)s)")
     add("--layers", metavar="L,L,...", help="layers of the model, from 0 (default: three, spread)")
     add("--top-k", type=int, default=100, metavar="N", help="tokens found for each head (default: %(default)s)")
+    add("--most-mib", type=int, default=128, metavar="N", help="memory for what is kept; of more the latest tokens (default: %(default)s)")
     add("--profile", metavar="FILE", help="the model's profile, for the balanced code (default: none, the rsq code)")
     add_model_arguments(parser)
     args = parser.parse_args(argv)
@@ -59,6 +60,8 @@ def parse_layers(spec):
 
 
 def view(args, reporter):
+    if args.most_mib < 1:
+        raise InputError("--most-mib must be at least 1")
     if args.generate < 2 or args.tokens < 1:
         raise InputError("--generate must be at least 2, the first of which the prompt itself gives; --tokens at least 1")
     layers = parse_layers(args.layers)
@@ -79,7 +82,7 @@ def view(args, reporter):
     reporter.say(f"loading {model.name}")
     model.load(observed=False)
     name = cache_name(model.model)
-    installation = hf.install(model.model, profile=args.profile, zones=ZONES, top_k=args.top_k, view=View(layers))
+    installation = hf.install(model.model, profile=args.profile, zones=ZONES, top_k=args.top_k, view=View(layers, most_bytes=args.most_mib << 20))
     blocks, cache = getattr(base_of(model.model), "layers", ()), None
 
     def has_read(block, *_):
@@ -107,6 +110,8 @@ def main(argv=None):
         reporter.say(f"wrote {args.out}: layers {','.join(map(str, seen.layers))}, {len(seen.steps)} tokens, {size:.1f} MiB")
         found, of = seen.found()
         share = f"found {found / of:.1%} of the exact best tokens" if of else "the text is short: all of it was attended"
+        if seen.left_out:
+            reporter.say(f"the first {seen.left_out:,} tokens written are left out: {seen.most_bytes / 2**20:.0f} MiB hold the latest (--most-mib)")
         reporter.say(f"{share}; open {args.out} in a browser to look at them")
     return status
 

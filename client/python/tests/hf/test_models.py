@@ -15,7 +15,7 @@ import seine_kv
 from seine_kv import hf, profile
 from seine_kv.client import SeineError
 from seine_kv.model import ATTENTION_NAME, CausalModel, InputError, ObservedAttention, cache_name, stated_rope
-from seine_kv.tensor_file import write_tensors
+from seine_kv.tensor_file import read_tensors
 
 SHAPE = {
     "vocab_size": 97,
@@ -337,13 +337,12 @@ def test_a_profile_is_of_the_layers_served_and_states_how_each_turns(tmp_path, m
         seen[layer] = query.transpose(0, 1).numpy().copy(), key.transpose(0, 1).numpy().copy()
 
     read.run(prompt(1, 1000), keep, lambda *_: None)
-    tensors = measurer.tensors(np.float32)
+    file = tmp_path / f"{kind}.profile.safetensors"
+    measurer.write(profile.parse_args(["--text", "t", "--out", str(file), "--licence", "none", "--fp32"]))
+    tensors, metadata = read_tensors(file)
     # The second layer is the first of the index; layers that share the keys of others are none.
     numbers = sorted({int(name.split(".")[1]) for name in tensors})
     assert numbers == sorted({*range(4)} if kind == "smollm3" else {*LAYERS.get(kind, {1: 0}).values()} if kind in PARTLY else {0, 1})
-    file, args = tmp_path / f"{kind}.profile.safetensors", profile.parse_args(["--text", "t", "--out", "o", "--licence", "none"])
-    metadata = profile.describe(measurer, args)
-    write_tensors(str(file), tensors, metadata)
 
     stated = json.loads(metadata["rope"])
     if still == numbers:
@@ -392,18 +391,16 @@ def _recall(seen, layers, file):
     return float(np.mean(found))
 
 
-def test_keys_too_wide_for_the_balanced_code_have_rsqs(tmp_path, monkeypatch):
+def test_heads_of_512_have_the_balanced_code(tmp_path, monkeypatch):
     read = _observed("gemma4_text", SHARING, monkeypatch)
     read.find_rope(prompt(1, 64))
     measurer, file = profile.Measurer(read, 16), tmp_path / "wide.profile.safetensors"
     read.run(prompt(1, 400), measurer, lambda *_: None)
-    args = profile.parse_args(["--text", "t", "--out", "o"])
-    write_tensors(str(file), measurer.tensors(np.float32), profile.describe(measurer, args))
+    measurer.write(profile.parse_args(["--text", "t", "--out", str(file), "--fp32"]))
     model = build("gemma4_text", SHARING)
     expected = _chat(model, prompt(1, 24))
-    with pytest.warns(RuntimeWarning, match="^keys of head_dim 512 are too wide for the balanced code; the rsq code is used"):
-        seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
-    assert seine.spec["codec"]["name"] == "rsq"
+    seine = hf.install(model, profile=file, dtype="float32", threads=1, **EVERYTHING)
+    assert [seine.spec["codec"][key] for key in ("name", "coarse_bits", "total_bits")] == ["balanced", 0.5, 1]
     assert _chat(model, prompt(1, 24)) == expected
     assert_all_served(seine)
     hf.uninstall(model)

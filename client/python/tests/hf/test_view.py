@@ -200,6 +200,42 @@ def test_words_keep_the_spaces_between_them():
     assert seen.words(tokenizer) == ["…", "the", " sea"] and seen.words(None) == ["…", "0", "1"]
 
 
+def test_a_long_answer_keeps_the_latest_tokens(tmp_path):
+    """Memory is bounded, however long the answer is; what is kept is what an unbounded view has there."""
+    import tracemalloc
+
+    model, ids = make_model(), prompt(1, 300)
+
+    def watched(steps, **bound):
+        seine = hf.install(model, view=view.View(layers=(0, 1), **bound), **SETTINGS)
+        decode(model, ids, steps)
+        hf.uninstall(model)
+        return seine.view
+
+    whole = watched(61)
+    assert whole.left_out == 0 and len(whole.steps) == 60
+    most = sum(view.bytes_of(seen) for step in whole.steps[:10] for seen in step.values())
+    tracemalloc.start()
+    short = watched(41, most_bytes=most)
+    held = tracemalloc.get_traced_memory()[0]
+    long = watched(161, most_bytes=most)
+    grown = tracemalloc.get_traced_memory()[0] - held
+    tracemalloc.stop()
+    assert 4 <= len(short.steps) <= 11 and 4 <= len(long.steps) <= 11
+    assert short.left_out + len(short.steps) == 40 and long.left_out + len(long.steps) == 160
+    assert grown < 2 * most + 2**20, f"{grown} bytes for what takes {most}"
+    for kept, every in zip(short.steps, whole.steps[short.left_out : 40], strict=True):
+        assert kept == every
+    long.write(tmp_path / "view.html")
+    data = Page(tmp_path / "view.html").data
+    assert data["left_out"] == long.left_out and len(data["steps"]) == len(long.steps)
+    assert data["steps"][-1]["tokens"] == 460 and len(data["tokens"]) == 460, "the text is whole"
+    tiny = watched(11, most_bytes=1)
+    assert len(tiny.steps) == 1 and tiny.left_out == 9, "the latest is always kept"
+    with pytest.raises(ValueError, match="most_bytes must be at least 1"):
+        view.View(most_bytes=0)
+
+
 def test_what_cannot_be_watched_is_refused():
     model = make_model()
     for settings, said in (

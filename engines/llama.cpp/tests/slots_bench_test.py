@@ -1,0 +1,95 @@
+"""bench/slots.py against a llama-server and a seined of a few lines: what is counted, and one line for what fails."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from peer_test import make_server
+
+SLOTS = Path(__file__).resolve().parents[1] / "bench/slots.py"
+A_PROGRAM = """#!{python}
+import sys
+sys.path.insert(0, {folder!r})
+import slots_bench_test
+slots_bench_test.{function}(sys.argv)
+"""
+
+
+def serve(arguments):
+    """A llama-server whose tokens are 1, 2, 3, ...; with the plug-in each answer's last is another. A slot that was loaded reads one token."""
+    options = dict(zip(arguments[1::1], arguments[2::1]))
+    if "FAILS" in os.environ:
+        sys.exit("error: no such model\nllama-server: exiting")
+    loaded = set()
+
+    def complete(body):
+        tokens = list(range(1, body["n_predict"] + 1))
+        if "GGML_BACKEND_PATH" in os.environ and len(tokens) > 1:
+            tokens[-1] = 99
+        read = 1 if body.get("id_slot") in loaded else len(body["prompt"])
+        return {"tokens": tokens, "timings": {"prompt_n": read, "predicted_n": len(tokens), "predicted_ms": 10.0 * (len(tokens) - 1)}}
+
+    answers = {"/health": lambda _: {}, "/tokenize": lambda body: {"tokens": list(range(len(body["content"])))}, "/completion": complete}
+    for slot in range(int(options["-np"])):
+        answers[f"/slots/{slot}?action=save"] = lambda _: {}
+        answers[f"/slots/{slot}?action=restore"] = lambda _, slot=slot: loaded.add(slot) or {}
+    if "SEINE_REPORT" in os.environ:
+        Path(os.environ["SEINE_REPORT"]).write_text('{"answered": 7}')
+    with make_server([], answers, int(options["--port"])) as server:
+        server.serve_forever()
+
+
+def wait(_):
+    import time
+
+    time.sleep(600)
+
+
+class SlotsTest(unittest.TestCase):
+    def run_slots(self, *more, **environment):
+        with tempfile.TemporaryDirectory() as place:
+            folder, programs = Path(place), []
+            for name, function in (("llama-server", "serve"), ("seined", "wait")):
+                program = folder / name
+                program.write_text(A_PROGRAM.format(python=sys.executable, folder=str(Path(__file__).parent), function=function))
+                program.chmod(0o755)
+                programs.append(str(program))
+            (folder / "text").write_text("x" * 50)
+            return subprocess.run(
+                [sys.executable, "-B", SLOTS, "--server", programs[0], "--seined", programs[1], "--model", "m.gguf", "--plugin", "p.so",
+                 "--text", folder / "text", "--chats", "3", "--steps", "4", *more],
+                capture_output=True, text=True, timeout=60, env={**os.environ, **environment})  # fmt: skip
+
+    def test_what_both_took_and_how_many_tokens_are_equal(self):
+        done = self.run_slots("--tokens", "40", "--shared", "30")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        measured = json.loads(done.stdout)
+        full, seine = measured["rows"]
+        self.assertEqual((full["server"], seine["server"], seine["counts"]), ("full cache", "Seine", {"answered": 7}))
+        for row in (full, seine):
+            self.assertEqual((row["read_tokens"], row["back_read_tokens"], row["alone_ms"]), (3 * 40, 3, 10.0))
+            self.assertTrue(row["shared_s"] > 0 and row["engine_mib"] > 1 and row["save_s"] > 0 and row["tokens_s"] > 0)
+        self.assertEqual((full["held_mib"], seine["held_mib"] > 1), (0, True))
+        # One of three chats and four tokens, one of four, and three of eight differ, each in its last token.
+        self.assertEqual((measured["all_tokens"], measured["equal_tokens"]), (3 * 5 + 4 + 3 * 8, 3 * 5 + 4 + 3 * 8 - 3 - 1 - 3))
+
+    def test_a_server_that_ends_is_one_line(self):
+        done = self.run_slots("--tokens", "40", FAILS="1")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        said = done.stderr.splitlines()
+        self.assertEqual(said[0], "slots: with a full cache")
+        self.assertRegex(said[1], r"^--slots: .*llama-server does not start: error: no such model \| llama-server: exiting$")
+        self.assertEqual(len(said), 2)
+
+    def test_what_chats_share_is_shorter_than_they_are(self):
+        done = self.run_slots("--tokens", "40", "--shared", "40")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("--shared: 40 is not in [0, 40)", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

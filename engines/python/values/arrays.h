@@ -1,0 +1,69 @@
+// Arrays between Python and C++: any array of Python read where it lies, and numpy's made out of bytes. All needs the
+// GIL.
+#ifndef SEINE_ENGINES_PYTHON_VALUES_ARRAYS_H_
+#define SEINE_ENGINES_PYTHON_VALUES_ARRAYS_H_
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>  // in every unit alike: without it a str is no std::string
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/types.h"
+
+namespace seine::python {
+
+namespace nb = nanobind;
+
+// Imports numpy; called once, when the module is loaded.
+void ImportNumpy();
+
+// A dense row-major array of float32, float16, bfloat16 or int32 in the host's memory, kept alive. Arrays that are none
+// are copied into one: strided ones, big-endian ones, lists.
+class ArrayView {
+ public:
+  // Takes what has the buffer protocol or DLPack (numpy's arrays, torch's tensors) and what numpy.asarray takes.
+  // ValueError for another dtype, "name: dtype must be ..."; what numpy raises for what is no array.
+  ArrayView(nb::handle array, absl::string_view name);
+  ArrayView(ArrayView&&) = default;
+
+  client::DType dtype() const { return dtype_; }
+  absl::Span<const int64_t> shape() const { return shape_; }
+  const void* data() const { return data_; }
+  size_t bytes() const;
+  // ValueError, "name: ...", beyond three dimensions.
+  client::ConstTensor tensor(absl::string_view name) const;
+  std::string ShapeText() const;  // "[2, 64]"
+
+ private:
+  bool TakeBuffer(nb::handle array);
+  bool TakeDlpack(nb::handle array);
+  void TakeNumpy(nb::handle array, absl::string_view name);
+  // `strides` in elements.
+  void Take(const void* data, client::DType dtype, absl::Span<const int64_t> strides);
+
+  client::DType dtype_ = client::DType::kFloat32;
+  std::vector<int64_t> shape_;
+  const void* data_ = nullptr;
+  // Who has the memory: the array itself, or a copy.
+  nb::object owner_;
+  nb::ndarray<nb::ro> tensor_;
+  std::unique_ptr<char[]> copy_;
+};
+
+// A new numpy array of a copy of `data`. bfloat16 comes as its bits, uint16, for .view(ml_dtypes.bfloat16).
+nb::object NewArray(client::DType dtype, absl::Span<const int64_t> shape, const void* data);
+
+// Positions as the wire wants them, an int32 array: `each_once`: ascending, each once. TypeError and ValueError open
+// with `name`.
+nb::object PositionsOf(nb::handle positions, absl::string_view name, bool each_once);
+
+}  // namespace seine::python
+
+#endif  // SEINE_ENGINES_PYTHON_VALUES_ARRAYS_H_
