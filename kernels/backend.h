@@ -174,8 +174,9 @@ class Backend {
 // `threads` = 0: one per core. 1: everything on the calling thread.
 std::unique_ptr<Backend> MakeCpuBackend(int threads);
 
-// "cpu", "cuda" or "cuda:N" of an ordinal, or "auto": cuda where this build and the machine have it and a trial of some tenths of a second finds
-// it faster (backends/faster.h), else cpu. *why: under "auto", why it is the CPU; else, with nullptr, what is missing.
+// "cpu", "cuda" or "cuda:N" of an ordinal, or "auto": cuda where this build and the machine have it and a trial of some
+// tenths of a second finds it faster (backends/faster.h), else cpu. *why: under "auto", why it is the CPU; else, with
+// nullptr, what is missing.
 std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::string* why);
 
 }  // namespace seine

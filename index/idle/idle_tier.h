@@ -144,7 +144,7 @@ class IdleTier : public Reclaimer {
   uint64_t last_file_ = 0;                              // guarded by mutex_
   std::atomic<int64_t> families_{0}, bytes_{0}, spills_idle_{0}, spills_memory_{0}, restores_{0};
   std::atomic<int64_t> spills_failed_{0}, restores_failed_{0};
-  Cells cells_{Histogram::kCells};
+  ThreadLocalCounters cells_{Histogram::kCells};
   const Histogram restore_times_{&cells_, 0};
   std::thread thread_;  // started by Open
 };

@@ -17,8 +17,8 @@
 
 namespace seine::cuda {
 
-using Work = std::variant<EncodeArgs, SearchLaunch, CountArgs, CopyArgs, GatherArgs, SumArgs, ScoreArgs, SelectArgs, ProjectArgs,
-                          RebuildArgs, LearnArgs, AttendArgs>;
+using Work = std::variant<EncodeArgs, SearchLaunch, CountArgs, CopyArgs, GatherArgs, SumArgs, ScoreArgs, SelectArgs,
+                          ProjectArgs, RebuildArgs, LearnArgs, AttendArgs>;
 
 // What each kernel of a work is given, by value.
 template <typename Args>
