@@ -44,9 +44,9 @@ struct Rows {
   ChunkedRows view;
 };
 
-// Windows of a zone from place `begin` on.
-struct Windows {
-  Windows(Backend* backend, const Rows& keys, const Rows& values, int dim, int begin, int count, int chunk_windows) {
+// Means of the windows of a zone from place `begin` on.
+struct ZoneMeans {
+  ZoneMeans(Backend* backend, const Rows& keys, const Rows& values, int dim, int begin, int count, int chunk_windows) {
     const size_t record = WindowMeansBytes(dim);
     for (int w = 0; w < count; ++w) {
       if (w % chunk_windows == 0) {
@@ -178,7 +178,7 @@ class RandomCase {
     if (windows == 0) return;
     ChooseSets(sink, zone_end);
     if (task.sets == nullptr || Draw(3) == 0) return;
-    windows_ = std::make_unique<Windows>(backend, *keys_, *values_, dim_, sink, windows, 1 + Draw(40));
+    windows_ = std::make_unique<ZoneMeans>(backend, *keys_, *values_, dim_, sink, windows, 1 + Draw(40));
     task.windows = windows_->view;
     task.num_windows = windows;
     task.zone_begin = sink;
@@ -220,7 +220,7 @@ class RandomCase {
   std::mt19937 random_;
   int dim_ = 0;
   std::unique_ptr<Rows> keys_, values_;
-  std::unique_ptr<Windows> windows_;
+  std::unique_ptr<ZoneMeans> windows_;
   std::vector<float> queries_;
   std::vector<std::vector<int32_t>> sets_;
   std::vector<std::vector<float>> logits_;
@@ -420,7 +420,7 @@ struct SearchedZone {
 
   std::shared_ptr<const Codec> codec;
   Rows keys, values;
-  Windows windows;
+  ZoneMeans windows;
   std::vector<float> queries;
   Buffer codes;
   ConstCodePlanes segment;
