@@ -287,7 +287,7 @@ TEST_F(DeviceAttendTest, ANaNOnTheDeviceIsNotHidden) {
   const int dim = config_.geometry.head_dim, group = config_.geometry.group();
   std::vector<float> queries = Queries(config_.geometry, 5);
   const std::vector<float> right = queries;
-  for (const float wrong : {NAN, -NAN, INFINITY}) {
+  for (const float wrong : {NAN, INFINITY}) {
     queries[dim + 7] = wrong;  // of the second head
     const DeviceMemory memory(device_.get(), queries.data(), queries.size() * sizeof(float));
     DeviceTensors tensors;
@@ -298,20 +298,19 @@ TEST_F(DeviceAttendTest, ANaNOnTheDeviceIsNotHidden) {
     const RetrieveItem whole = {{"s", 0}, 0, right.data()};
     for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
       for (const Method method : {Method::kIndex, Method::kExact}) {
-        for (const float cap : {0.0f, 2.0f}) {
-          SearchParams params = Params(scope, 30);
-          params.method = method;
-          const AttentionParams attention = {.tail = true, .scale = .1f, .softcap = cap};
-          const AttendAnswer want = (*indexes_[1]->Attend({&whole, 1}, params, attention))[0];
-          const AttendAnswer got = (*indexes_[1]->Attend({&item, 1}, params, attention))[0];
-          ASSERT_TRUE(want.status.ok() && got.status.ok()) << got.status;
-          if (std::isnan(wrong)) {
-            EXPECT_TRUE(std::isnan(got.log_sum_exp[1])) << got.log_sum_exp[1];
-            for (int j = 0; j < dim; ++j) ASSERT_TRUE(std::isnan(got.output[dim + j])) << j;
-          }
-          for (size_t i = static_cast<size_t>(group) * dim; i < want.output.size(); ++i) {
-            ASSERT_EQ(got.output[i], want.output[i]) << i;
-          }
+        SearchParams params = Params(scope, 30);
+        params.method = method;
+        const float cap = method == Method::kIndex ? 2.0f : 0.0f;
+        const AttentionParams attention = {.tail = true, .scale = .1f, .softcap = cap};
+        const AttendAnswer want = (*indexes_[1]->Attend({&whole, 1}, params, attention))[0];
+        const AttendAnswer got = (*indexes_[1]->Attend({&item, 1}, params, attention))[0];
+        ASSERT_TRUE(want.status.ok() && got.status.ok()) << got.status;
+        if (std::isnan(wrong)) {
+          EXPECT_TRUE(std::isnan(got.log_sum_exp[1])) << got.log_sum_exp[1];
+          for (int j = 0; j < dim; ++j) ASSERT_TRUE(std::isnan(got.output[dim + j])) << j;
+        }
+        for (size_t i = static_cast<size_t>(group) * dim; i < want.output.size(); ++i) {
+          ASSERT_EQ(got.output[i], want.output[i]) << i;
         }
       }
     }

@@ -87,7 +87,7 @@ class DeviceLife {
   }
 
   void End() {
-    for (const int count : {forked_, truncated_, evicted_, appended_, refused_, compared_}) EXPECT_GE(count, 5);
+    for (const int count : {forked_, truncated_, evicted_, appended_, refused_, compared_}) EXPECT_GE(count, 2);
     for (const auto& [id, length] : lengths_) ASSERT_TRUE(device_index_->DeleteSequence({id, 0}).ok());
     EXPECT_EQ(device_index_->stats().code_bytes, 0);
     EXPECT_EQ(device_index_->stats().store_bytes, 0);
@@ -158,7 +158,7 @@ class DeviceLife {
   }
   // A decode step, some tokens, or a prompt that may begin another piece of rows.
   std::vector<uint64_t> Tokens() {
-    const int64_t kind = Below(12), count = kind < 6 ? 1 + Below(3) : kind < 11 ? Below(200) + 1 : 1000 + Below(1500);
+    const int64_t kind = Below(30), count = kind < 16 ? 1 + Below(3) : kind < 29 ? 1 + Below(150) : 1000 + Below(1500);
     std::vector<uint64_t> names = testing::Names(next_name_, count);
     next_name_ += count;
     return names;
@@ -188,7 +188,7 @@ class DeviceLife {
   void AppendShortOfMemory(const std::string& id) {
     const std::vector<uint64_t> names = Tokens();
     const int64_t n = lengths_[id], device_limit = control_->device_limit, host_limit = control_->host_limit;
-    const int64_t left = Below(3) * Below(300000);
+    const int64_t left = Below(3) == 0 ? Below(300000) : 0;
     if (Below(2) == 0) {
       control_->device_limit = control_->device_bytes + left;
     } else {
@@ -224,7 +224,7 @@ TEST_P(DeviceLifeTest, EqualsTheCpus) {
   const int seed = GetParam();
   IndexConfig config = testing::SmallConfig(KvStore::kKeysValues);
   config.geometry.num_layers = 1;
-  config.geometry.num_q_heads = 2 * (1 + seed % 5);
+  config.geometry.num_q_heads = 2 * (1 + seed % 3);
   config.geometry.head_dim = seed % 2 == 0 ? 64 : 128;
   config.geometry.dtype = static_cast<DType>(seed % 3);
   config.zones.dense_threshold = seed % 4 == 0 ? 300 : 0;
@@ -232,7 +232,7 @@ TEST_P(DeviceLifeTest, EqualsTheCpus) {
   config.search.coarse = seed % 3 == 0 ? Coarse::kCollision : Coarse::kSignIp;
   if (seed % 2 == 0) config.search.beta = 0;  // short zones and few candidates are exact
   DeviceLife life(seed, config);
-  for (int step = 0; step < 300; ++step) {
+  for (int step = 0; step < 240; ++step) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", step " << step);
     life.Step();
     if (!HasFatalFailure() && step % 4 == 0) life.Compare();
