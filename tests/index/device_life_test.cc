@@ -231,6 +231,11 @@ TEST_P(DeviceLifeTest, EqualsTheCpus) {
   config.codec.centre = seed % 3 == 0 ? Centre::kNone : Centre::kWindow;
   config.search.coarse = seed % 3 == 0 ? Coarse::kCollision : Coarse::kSignIp;
   if (seed % 2 == 0) config.search.beta = 0;  // short zones and few candidates are exact
+  if (seed % 4 == 1) {                        // appends evict by themselves, and come in parts
+    config.eviction.emplace();
+    config.eviction->scorer.name = "knorm";
+    config.eviction->budget.tokens = 300;
+  }
   DeviceLife life(seed, config);
   for (int step = 0; step < 240; ++step) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", step " << step);
