@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
-#include <optional>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -32,8 +30,6 @@ constexpr size_t kMostWatched = 256;  // a connection each
 constexpr size_t kMostSaid = 300;     // bytes of an error
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check", kInfo[] = "/seine.v1.AdminService/GetServerInfo";
 constexpr auto kTick = std::chrono::milliseconds(50);
-
-using Server = WatchedServer;
 
 absl::Status Wrong(absl::string_view setting, const absl::Status& why) {
   return absl::InvalidArgumentError(absl::StrCat(setting, ": ", why.message()));
@@ -85,67 +81,6 @@ std::string Short(const std::string& said) {
   return line.size() <= kMostSaid ? line : line.substr(0, kMostSaid) + "...";
 }
 
-// Health and GetServerInfo of one server, at once.
-struct Question {
-  struct Call {
-    grpc::ClientContext context;
-    grpc::ByteBuffer answer;
-    grpc::Status status;
-    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
-    bool OpensWith(absl::string_view bytes) {
-      grpc::Slice whole;
-      return status.ok() && answer.DumpToSingleSlice(&whole).ok() && whole.size() >= bytes.size() &&
-             std::equal(bytes.begin(), bytes.end(), whole.begin());
-    }
-  };
-  FleetNode node;
-  std::shared_ptr<grpc::Channel> channel;
-  std::string no_info;  // why it is not asked what it holds
-  Call health, info;
-  int open = 0;  // calls under way
-};
-
-Server AnswerOf(Question* asked) {
-  Server server;
-  server.node = asked->node;
-  if (asked->channel == nullptr) {
-    server.error = asked->no_info;
-    return server;
-  }
-  const grpc::Status& status = asked->health.status;
-  if (asked->health.OpensWith({"\x08\x01", 2})) {
-    server.health = v1::SERVER_HEALTH_SERVING;
-  } else if (status.ok()) {
-    server.health = v1::SERVER_HEALTH_NOT_SERVING;
-  } else {
-    server.health = v1::SERVER_HEALTH_UNREACHABLE;
-    server.error = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED
-                       ? absl::StrCat("no answer within ", FleetWatch::kPatience.count(), " s")
-                       : Short(status.error_message());
-    return server;
-  }
-  if (!asked->no_info.empty()) {
-    server.error = asked->no_info;
-    return server;
-  }
-  grpc::Slice whole;
-  auto info = std::make_shared<v1::GetServerInfoResponse>();
-  if (asked->info.status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
-    server.error = "it asks for a credential that this server does not have: set fleet.token_file";
-  } else if (!asked->info.status.ok()) {
-    server.error = Short(asked->info.status.error_message());
-  } else if (!asked->info.answer.DumpToSingleSlice(&whole).ok() ||
-             !info->ParseFromArray(whole.begin(), static_cast<int>(whole.size()))) {
-    server.error = "what it says of itself is no message of this contract";
-  } else {
-    info->clear_profiles();
-    info->clear_passed_over();
-    if (info->draining()) server.health = v1::SERVER_HEALTH_DRAINING;
-    server.info = std::move(info);
-  }
-  return server;
-}
-
 }  // namespace
 
 absl::Status Validate(const FleetOptions& options) {
@@ -162,6 +97,69 @@ absl::Status Validate(const FleetOptions& options) {
   return options.tls_ca.empty() ? absl::OkStatus() : ReadAuthorities(options.tls_ca).status();
 }
 
+// Health and GetServerInfo of one server, at once.
+struct FleetWatch::Question {
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+    bool OpensWith(absl::string_view bytes) {
+      grpc::Slice whole;
+      return status.ok() && answer.DumpToSingleSlice(&whole).ok() && whole.size() >= bytes.size() &&
+             std::equal(bytes.begin(), bytes.end(), whole.begin());
+    }
+  };
+  FleetNode node;
+  std::shared_ptr<grpc::Channel> channel;
+  std::string no_info;  // why it is not asked what it holds
+  Call health, info;
+  int open = 0;  // calls under way
+
+  WatchedServer Answer();
+};
+
+WatchedServer FleetWatch::Question::Answer() {
+  WatchedServer server;
+  server.node = node;
+  if (channel == nullptr) {
+    server.error = no_info;
+    return server;
+  }
+  const grpc::Status& status = health.status;
+  if (health.OpensWith({"\x08\x01", 2})) {
+    server.health = v1::SERVER_HEALTH_SERVING;
+  } else if (status.ok()) {
+    server.health = v1::SERVER_HEALTH_NOT_SERVING;
+  } else {
+    server.health = v1::SERVER_HEALTH_UNREACHABLE;
+    server.error = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED
+                       ? absl::StrCat("no answer within ", FleetWatch::kPatience.count(), " s")
+                       : Short(status.error_message());
+    return server;
+  }
+  if (!no_info.empty()) {
+    server.error = no_info;
+    return server;
+  }
+  grpc::Slice whole;
+  auto said = std::make_shared<v1::GetServerInfoResponse>();
+  if (info.status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    server.error = "it asks for a credential that this server does not have: set fleet.token_file";
+  } else if (!info.status.ok()) {
+    server.error = Short(info.status.error_message());
+  } else if (!info.answer.DumpToSingleSlice(&whole).ok() ||
+             !said->ParseFromArray(whole.begin(), static_cast<int>(whole.size()))) {
+    server.error = "what it says of itself is no message of this contract";
+  } else {
+    said->clear_profiles();
+    said->clear_passed_over();
+    if (said->draining()) server.health = v1::SERVER_HEALTH_DRAINING;
+    server.info = std::move(said);
+  }
+  return server;
+}
+
 // One round of questions; its thread's alone.
 class FleetWatch::Round {
  public:
@@ -174,7 +172,7 @@ class FleetWatch::Round {
   }
 
   void Ask(std::vector<Due> due) {
-    std::set<std::unique_ptr<Question>> asked;
+    std::map<Question*, std::unique_ptr<Question>> asked;
     std::deque<Due> left(std::make_move_iterator(due.begin()), std::make_move_iterator(due.end()));
     while (!left.empty() || !asked.empty()) {
       const bool stops = watch_.Stops();
@@ -184,13 +182,14 @@ class FleetWatch::Round {
         Begin(std::move(left.front()), question.get());
         left.pop_front();
         if (question->open > 0) {
-          asked.insert(std::move(question));
+          Question* const key = question.get();
+          asked.emplace(key, std::move(question));
         } else {
-          watch_.Tell(AnswerOf(question.get()), nullptr);
+          watch_.Tell(question->Answer(), nullptr);
         }
       }
       if (stops) {
-        for (const auto& question : asked) {
+        for (const auto& [question, owner] : asked) {
           question->health.context.TryCancel();
           question->info.context.TryCancel();
         }
@@ -203,8 +202,8 @@ class FleetWatch::Round {
       }
       auto* const question = static_cast<Question*>(tag);
       if (--question->open > 0) continue;
-      watch_.Tell(AnswerOf(question), question->channel);
-      asked.erase(std::find_if(asked.begin(), asked.end(), [&](const auto& one) { return one.get() == question; }));
+      watch_.Tell(question->Answer(), question->channel);
+      asked.erase(question);
     }
   }
 

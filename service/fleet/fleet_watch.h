@@ -73,6 +73,7 @@ class FleetWatch {
   std::string InstanceOf(const std::string& name);
 
  private:
+  struct Question;
   class Round;
   struct Watched {
     WatchedServer said;

@@ -132,7 +132,7 @@ class EvictCliTest : public ::testing::Test {
     for (const std::string& part : parts) {
       arguments.push_back(part[0] == '%' ? folder_->Path(part.substr(1)) : part);
     }
-    return RunProgram(arguments, {"SEINE_SERVER=" + server.endpoint()});
+    return server.Run(arguments);
   }
 
   static Server* server_;

@@ -8,6 +8,7 @@ const HEALTH = {SERVER_HEALTH_UNSPECIFIED: 'not asked', SERVER_HEALTH_SERVING: '
 const KNOWN_BY = {KNOWN_BY_ITSELF: 'itself', KNOWN_BY_FILE: 'fleet.file', KNOWN_BY_FAMILY: 'a family that moved there'};
 const PAGE = /^http:\/\/(127(\.\d{1,3}){3}|localhost|\[::1\]):\d{1,5}\/page\/$/;
 const LOOPBACK = /^(unix:|\/|127(\.\d{1,3}){3}:|localhost:|\[::1\]:)/;
+const STALE = 6;  // seconds
 let pages = new Map();  // of servers, by their names
 
 function pageOf(server) {
@@ -36,9 +37,9 @@ async function showServers(after) {
   const list = await ask('ListServers', {page_size: ROWS, page_token: after});
   const names = ['server', 'health', 'sequences', 'memory', 'version', 'families moved there', 'the file says',
                  'known by', 'address'];
-  const waits = list.servers.some(s => s.known_by === 'KNOWN_BY_FILE' && s.health === 'SERVER_HEALTH_UNSPECIFIED' &&
-                                       !s.error);
-  if (waits) state.soon = true;
+  // The look has the server ask those that nobody has looked at for a while.
+  state.soon = list.servers.some(s => s.known_by === 'KNOWN_BY_FILE' && !s.itself &&
+    (s.age_seconds > STALE || (s.health === 'SERVER_HEALTH_UNSPECIFIED' && !s.error)));
   pages = new Map(list.servers.map(s => [s.name, pageOf(s)]));
   const here = list.servers.length, of = Number(list.num_servers);
   return [facts([['fleet', list.fleet || 'no fleet.file'], ['servers', count(of)],

@@ -10,7 +10,8 @@ const SOON = 400;       // milliseconds until the next look, where something is 
 const REST = 200;       // times what a look took, until the next: looking takes .5 % of the time at most
 const LONGEST = 60000;  // milliseconds between two looks, at most
 const byId = id => document.getElementById(id);
-let turn = 0, timer = 0, paused = false;
+const SOONS = 10;       // looks in a row after which it waits all the same
+let turn = 0, timer = 0, paused = false, soons = 0;
 
 async function showIndexes() {
   const server = await ask('GetServerInfo'), all = (await ask('ListIndexes')).indexes;
@@ -109,7 +110,8 @@ async function look() {
   try {
     content = await view(parts);
     const took = performance.now() - began;
-    wait = state.soon ? SOON : Math.min(Math.max(EVERY, REST * took), LONGEST);
+    soons = state.soon ? soons + 1 : 0;
+    wait = state.soon && soons < SOONS ? SOON : Math.min(Math.max(EVERY, REST * took), LONGEST);
     said = `Read in ${Math.round(took)} ms; again in ${Math.ceil(wait / 1000)} s`;
   } catch (error) {
     said = error.message;

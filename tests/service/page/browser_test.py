@@ -120,11 +120,11 @@ class Browser:
 
 
 @contextlib.contextmanager
-def server(seined, seine, *more, socket=None):
+def server(seined, seine, *more, socket=None, sample="1"):
     """A server that is asked and sampled: its command line as a function, where its page is, and its process."""
     with tempfile.TemporaryDirectory() as folder:
         address, log = f"unix:{socket or folder + '/s.sock'}", pathlib.Path(folder, "log")
-        flags = ["--metrics-listen", "127.0.0.1:0", "--metrics-page", "--quality-sample", "1", "--quality-share", "1"]
+        flags = ["--metrics-listen", "127.0.0.1:0", "--metrics-page", "--quality-sample", sample, "--quality-share", "1"]
         with log.open("w") as out:
             process = subprocess.Popen([seined, "--listen", address, *flags, *more], stderr=out)
 
@@ -134,8 +134,10 @@ def server(seined, seine, *more, socket=None):
 
         try:
             cli("health", "--wait", "20")
-            url = re.search(r"page: (http://\S+)", log.read_text())
-            assert url, log.read_text()
+            until = time.monotonic() + WAIT
+            while not (url := re.search(r"page: (http://\S+)\n", log.read_text())):  # a line of the log may come later
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.02)
             yield cli, url[1], process
         finally:
             process.terminate()
