@@ -356,6 +356,7 @@ TEST_F(DeviceAttendTest, WhatNeedsTheHostsQueriesIsRefused) {
   IndexConfig sums = Config();
   sums.eviction.emplace();
   sums.eviction->scorer.name = "h2o";
+  sums.eviction->scorer.accumulate = true;
   sums.eviction->budget.tokens = 500;
   const std::vector<float> queries = Queries(sums.geometry, 4);
   const DeviceMemory memory(device_.get(), queries.data(), queries.size() * sizeof(float));
@@ -400,6 +401,7 @@ TEST_F(DeviceAttendTest, WhatIsTheHosts) {
   IndexConfig sums = Config();
   sums.eviction.emplace();
   sums.eviction->scorer.name = "h2o";
+  sums.eviction->scorer.accumulate = true;
   sums.eviction->budget.tokens = 500;
   for (const IndexConfig& config : {low_rank, sums}) {
     Make(config);
