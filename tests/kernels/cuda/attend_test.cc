@@ -338,7 +338,9 @@ TEST(CudaAttend, ANaNStays) {
       *at = before;
       EXPECT_TRUE(std::isnan(got.log_sum_exp[1])) << got.log_sum_exp[1];
       for (int h = 0; h < kHeads; ++h) {
-        if (h != 1) EXPECT_NEAR(got.log_sum_exp[h], want.log_sum_exp[h], 1e-5);
+        if (h != 1) {
+          EXPECT_NEAR(got.log_sum_exp[h], want.log_sum_exp[h], 1e-5);
+        }
         for (int j = h * kDim; j < (h + 1) * kDim; ++j) {
           ASSERT_TRUE(h == 1 ? std::isnan(got.output[j]) : std::abs(got.output[j] - want.output[j]) < 1e-5f) << j;
         }
