@@ -87,7 +87,7 @@ class DeviceLife {
   }
 
   void End() {
-    for (const int count : {forked_, truncated_, evicted_, appended_, refused_, compared_}) EXPECT_GE(count, 2);
+    for (const int count : {forked_, truncated_, evicted_, appended_, refused_, compared_}) EXPECT_GE(count, 1);
     for (const auto& [id, length] : lengths_) ASSERT_TRUE(device_index_->DeleteSequence({id, 0}).ok());
     EXPECT_EQ(device_index_->stats().code_bytes, 0);
     EXPECT_EQ(device_index_->stats().store_bytes, 0);
@@ -237,7 +237,7 @@ TEST_P(DeviceLifeTest, EqualsTheCpus) {
     config.eviction->budget.tokens = 300;
   }
   DeviceLife life(seed, config);
-  for (int step = 0; step < 240; ++step) {
+  for (int step = 0; step < 150; ++step) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", step " << step);
     life.Step();
     if (!HasFatalFailure() && step % 4 == 0) life.Compare();
