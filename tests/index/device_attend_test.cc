@@ -22,7 +22,7 @@ using testing::Queries;
 using testing::SameAnswers;
 using testing::SmallConfig;
 
-constexpr Device::Error kPlanted = 719;
+constexpr Device::Error kPlantedError = 719;
 
 IndexConfig Config(int head_dim = 64, int group = 3) {
   IndexConfig config = SmallConfig(KvStore::kKeysValues);
@@ -429,7 +429,7 @@ TEST_F(DeviceAttendTest, EveryCallOfTheDeviceFailsOnce) {
   OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
   Append({"s", 0}, 700);
   const auto want = *attend(indexes_[0].get());
-  for (const Device::Error error : {Device::kOutOfMemory, kPlanted}) {
+  for (const Device::Error error : {Device::kOutOfMemory, kPlantedError}) {
     int failed = 0;
     for (int fail = 0;; ++fail) {
       SCOPED_TRACE(::testing::Message() << "error " << error << " at call " << fail);
@@ -454,10 +454,10 @@ TEST_F(DeviceAttendTest, EveryCallOfTheDeviceFailsOnce) {
       }
       ++failed;
       EXPECT_EQ(got.status().code(),
-                error == kPlanted ? absl::StatusCode::kUnavailable : absl::StatusCode::kResourceExhausted);
+                error == kPlantedError ? absl::StatusCode::kUnavailable : absl::StatusCode::kResourceExhausted);
       EXPECT_EQ(index->GetSequence({"s", 0})->layer_tokens[0], 700);
       got = attend(index.get());
-      EXPECT_EQ(got.ok(), error != kPlanted) << got.status();
+      EXPECT_EQ(got.ok(), error != kPlantedError) << got.status();
       if (got.ok()) ExpectNear((*got)[0], want[0]);
     }
     EXPECT_GE(failed, 5);
