@@ -616,7 +616,7 @@ PARTS = {
     ),
     "vllmfirst": Part(
         "vLLM's first token behind a prompt of SmolLM2-135M, two threads",
-        one("./dev vllm --bench --first --cells 1024,4096,8000 --rounds 1"),
+        one("./dev vllm --bench --first --cells 1024,8000 --rounds 1"),
         c.VLLM_FIRST,
         ("cells",),
         4,

@@ -32,10 +32,9 @@ RowFormat ChecksumFormat(const IndexConfig& config) {
   return {1, config.subspace ? static_cast<int>(sizeof(uint32_t)) : static_cast<int>(sizeof(uint64_t))};
 }
 
-PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, SlabPool* pool) {
+PieceList::Shape RowShape(const RowFormat* format, const IndexConfig& config, bool mirrored, SlabPool* pool) {
   const int length = ChunkTokens(config);
   const bool pooled = format->Bytes(length) < SlabPool::kSlabBytes / 2;  // larger ones fill huge pages themselves
-  const bool mirrored = config.kv_store == KvStore::kKeysValues && !config.subspace;
   return {format, MemoryKind::kStore, length, kMinChunkTokens, 1, pooled ? pool : nullptr, 0, mirrored};
 }
 
@@ -43,9 +42,15 @@ RowFormat WindowFormat(int heads, const Geometry& geometry) {
   return RowFormat(heads, static_cast<int>(host::WindowMeansBytes(geometry.head_dim)));
 }
 
+// Low-rank rows are the host's to attend, and so is attention whose weights are added up.
+bool AttendsOnDevice(const IndexConfig& config, const EvictionPolicy& eviction, Backend* backend) {
+  return backend->attention() != nullptr && config.kv_store == KvStore::kKeysValues && !config.subspace &&
+         !eviction.accumulates() && config.geometry.head_dim <= kMaxDeviceHeadDim;
+}
+
 // Means lie on the device too where that attends: of a layer it would read more of them than of all else.
-PieceList::Shape WindowShape(const RowFormat* format, int length, const IndexConfig& config) {
-  return {format, MemoryKind::kStore, length, 1, 1, nullptr, kWindowGrowth, !config.subspace};
+PieceList::Shape WindowShape(const RowFormat* format, int length, bool mirrored) {
+  return {format, MemoryKind::kStore, length, 1, 1, nullptr, kWindowGrowth, mirrored};
 }
 
 }  // namespace
@@ -64,25 +69,26 @@ Context::Context(const IndexConfig& index_config, LowRankShapes low_rank_shapes,
       counts(std::move(shared_counts)),
       own_counts(counts == nullptr ? nullptr : std::make_unique<IndexCounts>()),
       quality(std::move(shared_quality)),
+      attends_on_device(AttendsOnDevice(config, eviction, index_backend)),
       rows(config.geometry.num_kv_heads, config.geometry.head_dim * static_cast<int>(SizeOf(config.geometry.dtype))),
       checksums(ChecksumFormat(config)),
       row_pool(backend, MemorySpace::kStore),
-      row_shape(RowShape(&rows, config, &row_pool)),
+      row_shape(RowShape(&rows, config, attends_on_device, &row_pool)),
       checksum_shape{&checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       windows(WindowFormat(config.geometry.num_kv_heads, config.geometry)),
-      window_shape(WindowShape(&windows, kChunkWindows, config)),
-      earlier_window_shape(WindowShape(&windows, kEarlierChunkWindows, config)),
+      window_shape(WindowShape(&windows, kChunkWindows, attends_on_device)),
+      earlier_window_shape(WindowShape(&windows, kEarlierChunkWindows, attends_on_device)),
       codes(backend, transforms.layout(), config.geometry.num_kv_heads, config.search.coarse == Coarse::kCollision),
       head_rows(1, rows.row_bytes()),
       head_checksums(1, sizeof(uint32_t)),
       head_positions(1, sizeof(int32_t)),
       head_windows(WindowFormat(1, config.geometry)),
       head_row_pool(backend, MemorySpace::kStore),
-      head_row_shape(RowShape(&head_rows, config, &head_row_pool)),
+      head_row_shape(RowShape(&head_rows, config, attends_on_device, &head_row_pool)),
       head_checksum_shape{&head_checksums, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
       head_position_shape{&head_positions, MemoryKind::kStore, kChunkTokens, kMinChunkTokens, 1, nullptr},
-      head_window_shape(WindowShape(&head_windows, kChunkWindows, config)),
-      earlier_head_window_shape(WindowShape(&head_windows, kEarlierChunkWindows, config)),
+      head_window_shape(WindowShape(&head_windows, kChunkWindows, attends_on_device)),
+      earlier_head_window_shape(WindowShape(&head_windows, kEarlierChunkWindows, attends_on_device)),
       head_codes(backend, transforms.layout(), 1, config.search.coarse == Coarse::kCollision) {
   const bool whole = config.kv_store == KvStore::kKeysValues && !config.eviction && !config.subspace;
   if (quality == nullptr || config.gate <= 0 || !whole) return;

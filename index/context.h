@@ -48,6 +48,9 @@ class Context {
   const std::shared_ptr<QualityMonitor> quality;     // thread-safe; nullptr: no item is sampled
   mutable std::deque<LayerGate> gates;               // [num_layers]; thread-safe; empty: nothing is watched
 
+  // Whether the backend's device attends what it finds (DeviceAttention); else the host does.
+  const bool attends_on_device;
+
   // The gate that watches an item of Attend, and that may have it attended exactly. nullptr: nothing is lost, or it is
   // on purpose: sets of a share of mass, fewer candidates than usual, positions given or wanted, part of the tokens.
   LayerGate* GateOf(const RetrieveItem& item, const SearchParams& params, const AttentionParams& attention,

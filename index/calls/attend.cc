@@ -82,13 +82,6 @@ void TakeCounts(const std::vector<HeadTask>& tasks) {
   }
 }
 
-// The device that attends what it finds; nullptr: the host does. Low-rank rows are the host's, and attention whose
-// weights are added up.
-DeviceAttention* DeviceOf(const Context& context) {
-  const bool plain = !context.config.subspace && !context.eviction.accumulates();
-  return plain && context.config.geometry.head_dim <= kMaxDeviceHeadDim ? context.backend->attention() : nullptr;
-}
-
 // Searches a batch that is prepared and attends, [targets][num_kv_heads] tasks.
 absl::Status AttendOn(DeviceAttention* device, const Geometry& g, SearchBatch* batch, std::vector<HeadTask>* tasks) {
   std::vector<AttendTask> of_device(tasks->size());
@@ -185,7 +178,7 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
     if (absl::Status s = reencoder_.FinishDue(*sequence, items[i].layer); !s.ok()) return s;
     batch.Add(*std::move(sequence), &items[i], i);
   }
-  DeviceAttention* const device = DeviceOf(context_);
+  DeviceAttention* const device = context_.attends_on_device ? context_.backend->attention() : nullptr;
   if (absl::Status s = device != nullptr ? batch.Prepare(scaled) : batch.Search(scaled, {}); !s.ok()) return s;
   for (const SearchBatch::Refused& refused : batch.refused()) answers[refused.place].status = refused.status;
   std::vector<HeadTask> tasks;

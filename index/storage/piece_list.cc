@@ -19,11 +19,10 @@ absl::Status Staging::Allocate(MemoryLedger* ledger) {
 absl::Status Staging::Make(MemoryLedger* ledger) {
   constexpr MemoryKind kKinds[] = {MemoryKind::kCode, MemoryKind::kStore};
   int64_t total[std::size(kKinds)] = {};
-  for (Need& need : needs_) {
+  for (const Need& need : needs_) {
     const PieceList::Shape& shape = *need.list->shape_;
     const int64_t bytes = shape.format->Bytes(need.capacity);
     total[static_cast<int>(shape.kind)] += bytes;
-    need.mirrored = need.mirrored && ledger->backend()->codes_on_device();
     if (need.mirrored) total[static_cast<int>(MemoryKind::kCode)] += bytes;
   }
   Reservation reservation(ledger);
@@ -118,17 +117,35 @@ void PieceList::Set(size_t i, CowPtr<Piece> piece, CowPtr<Memory> mirror) {
   Changed(i);
 }
 
+uint8_t* PieceList::mirror(size_t i) const {
+  return mirrors_ && i < mirrors_->pieces.size() && mirrors_->pieces[i] ? mirrors_->pieces[i]->data() : nullptr;
+}
+
+bool PieceList::WantsMirror(size_t i) const {
+  if (!shape_->mirrored || !mirrors_) return shape_->mirrored;
+  const int64_t begin = static_cast<int64_t>(i) * shape_->length;
+  return begin < mirrors_->head || begin + shape_->length > mirrors_->tail;
+}
+
+void PieceList::MirrorEnds(int64_t head, int64_t tail) {
+  if (!shape_->mirrored) return;
+  mirrors_.Make();
+  mirrors_->head = head, mirrors_->tail = tail;
+}
+
 void PieceList::SetMirror(size_t i, CowPtr<Memory> mirror) {
-  if (!mirror && i >= mirrors_.size()) return;
-  if (mirrors_.size() <= i) mirrors_.resize(i + 1);
+  if (!mirror && (!mirrors_ || i >= mirrors_->pieces.size())) return;
+  mirrors_.Make();
+  std::vector<CowPtr<Memory>>& pieces = mirrors_->pieces;
+  if (pieces.size() <= i) pieces.resize(i + 1);
   const auto bytes_of = [](const CowPtr<Memory>& held) { return held ? held->bytes() : 0; };
-  mirror_bytes_ += bytes_of(mirror) - bytes_of(mirrors_[i]);
-  mirrors_[i] = std::move(mirror);
+  mirrors_->bytes += bytes_of(mirror) - bytes_of(pieces[i]);
+  pieces[i] = std::move(mirror);
 }
 
 void PieceList::DropMirrors() {
-  for (size_t i = 0; i < mirrors_.size(); ++i) {
-    if (!mirrors_[i] || WantsMirror(i)) continue;
+  for (size_t i = 0; mirrors_ && i < mirrors_->pieces.size(); ++i) {
+    if (!mirrors_->pieces[i] || WantsMirror(i)) continue;
     SetMirror(i, {});
     Changed(i);
   }

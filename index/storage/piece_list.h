@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -82,7 +83,7 @@ class PieceList {
     int granularity;        // capacities are multiples of it; divides length
     SlabPool* pool;         // of full pieces; nullptr: each has a buffer of its own
     int growth = 0;         // entries that capacities grow by; 0: an eighth of length
-    bool mirrored = false;  // whether pieces lie in the device's memory too, where codes do: for kernels alone
+    bool mirrored = false;  // whether pieces lie in the device's memory too: for kernels alone
   };
   explicit PieceList(const Shape* shape) : shape_(shape) {}
 
@@ -117,11 +118,11 @@ class PieceList {
   int64_t bytes() const { return bytes_; }
   // Pieces of a mirrored shape: those made from now on are mirrored that hold entries before `head` or from `tail` on,
   // all of them where this was not called. DropMirrors drops the mirrors of others.
-  void MirrorEnds(int64_t head, int64_t tail) { mirror_head_ = head, mirror_tail_ = tail; }
+  void MirrorEnds(int64_t head, int64_t tail);
   void DropMirrors();
   // The piece in the device's memory; nullptr where it is not. Whoever writes to data() brings it up to date.
-  uint8_t* mirror(size_t i) const { return i < mirrors_.size() && mirrors_[i] ? mirrors_[i]->data() : nullptr; }
-  int64_t mirror_bytes() const { return mirror_bytes_; }
+  uint8_t* mirror(size_t i) const;
+  int64_t mirror_bytes() const { return mirrors_ ? mirrors_->bytes : 0; }
 
  private:
   friend class Staging;
@@ -130,19 +131,40 @@ class PieceList {
   void SavePiece(const Piece& piece, int count, int64_t begin, const Extent& extent, StateWriter* writer) const;
   CowPtr<Piece> LoadPiece(size_t i, const Extent& extent, const PieceCheck& right, StateReader* reader) const;
   int CapacityFor(int64_t entries) const;
-  bool WantsMirror(size_t i) const {
-    const int64_t begin = static_cast<int64_t>(i) * shape_->length;
-    return shape_->mirrored && (begin < mirror_head_ || begin + shape_->length > mirror_tail_);
-  }
+  bool WantsMirror(size_t i) const;
   void Set(size_t i, CowPtr<Piece> piece, CowPtr<Memory> mirror = {});
   void SetMirror(size_t i, CowPtr<Memory> mirror);
   void Changed(size_t i);
 
+  struct Mirrors {
+    std::vector<CowPtr<Memory>> pieces;  // up to the last that is mirrored
+    int64_t bytes = 0;
+    int64_t head = INT64_MAX, tail = INT64_MAX;  // MirrorEnds
+  };
+  // A pointer's size where nothing is mirrored, for lists are many.
+  class MirrorsPtr {
+   public:
+    MirrorsPtr() = default;
+    MirrorsPtr(const MirrorsPtr& o) : mirrors_(o.mirrors_ ? std::make_unique<Mirrors>(*o.mirrors_) : nullptr) {}
+    MirrorsPtr(MirrorsPtr&& o) noexcept = default;
+    MirrorsPtr& operator=(MirrorsPtr o) noexcept {
+      std::swap(mirrors_, o.mirrors_);
+      return *this;
+    }
+    explicit operator bool() const { return mirrors_ != nullptr; }
+    Mirrors* operator->() const { return mirrors_.get(); }
+    void Make() {
+      if (mirrors_ == nullptr) mirrors_ = std::make_unique<Mirrors>();
+    }
+
+   private:
+    std::unique_ptr<Mirrors> mirrors_;
+  };
+
   const Shape* shape_;
   std::vector<CowPtr<Piece>> pieces_;
-  std::vector<CowPtr<Memory>> mirrors_;  // up to the last piece that is mirrored
-  int64_t mirror_head_ = INT64_MAX, mirror_tail_ = INT64_MAX;
-  int64_t bytes_ = 0, mirror_bytes_ = 0;          // of pieces_
+  MirrorsPtr mirrors_;
+  int64_t bytes_ = 0;                             // of pieces_
   uint32_t changed_begin_ = 0, changed_end_ = 0;  // since TakeChanged; small, for lists are many
 };
 

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
+
 namespace seine {
 namespace {
 
@@ -89,6 +91,16 @@ std::unique_ptr<client::Client> Server::Connect(const client::Options& options) 
   auto client = client::Client::Connect(endpoint_, patient);
   EXPECT_TRUE(client.ok()) << client.status();
   return client.ok() ? *std::move(client) : nullptr;
+}
+
+Outcome Server::Run(const std::vector<std::string>& arguments) const {
+  constexpr int kMostTries = 24;  // two minutes
+  Outcome outcome;
+  for (int i = 0; i < kMostTries; ++i) {
+    outcome = RunProgram(arguments, {"SEINE_SERVER=" + endpoint_});
+    if (!absl::StrContains(outcome.err, "(no connection within ")) break;
+  }
+  return outcome;
 }
 
 void Server::Pause() {

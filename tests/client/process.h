@@ -30,6 +30,9 @@ class Server {
   Server& operator=(const Server&) = delete;
   const std::string& endpoint() const { return endpoint_; }
   std::unique_ptr<client::Client> Connect(const client::Options& options = {}) const;
+  // A program that finds the server in SEINE_SERVER; once more where it met no connection in the seconds that it waits
+  // for one, so that nothing was asked: on a machine that is loaded, but not on one that hangs for minutes.
+  Outcome Run(const std::vector<std::string>& arguments) const;
   void Kill();   // SIGKILL: as a crash would; nothing, where it has been killed
   void Pause();  // SIGSTOP: as a machine that hangs would
   void Resume();

@@ -37,7 +37,7 @@ class RecallCliTest : public testing::Test {
   Outcome Seine(const std::string& line) const {
     std::vector<std::string> arguments = {SEINE_PROGRAM};
     for (const absl::string_view word : absl::StrSplit(line, ' ')) arguments.emplace_back(word);
-    return RunProgram(arguments, {"SEINE_SERVER=" + server_.endpoint()});
+    return server_.Run(arguments);
   }
   RecallJson Told(const std::string& line) const {
     const Outcome outcome = Seine(line + " -o json");

@@ -56,7 +56,7 @@ class SubspaceCliTest : public ::testing::Test {
       if (at != std::string::npos) argument.replace(at, 1, folder_->Path(""));
       arguments.push_back(argument);
     }
-    return RunProgram(arguments, {"SEINE_SERVER=" + server_->endpoint()});
+    return server_->Run(arguments);
   }
   static Json SeineJson(const std::string& line) {
     const Outcome outcome = Seine(line + " -o json");

@@ -66,24 +66,29 @@ class Server:
             self.port = found.getsockname()[1]
         slot = args.tokens + 4 * args.steps + 128
         # Texts are longer than the model was trained for: a server would cut its slots back to that.
-        architecture = "llama"
         command = [args.server, "-m", args.model, "-c", str(args.chats * slot), "-np", str(args.chats), "-t", str(args.threads),
                    "-tb", str(args.threads), "-b", "512", "-ub", "512", "-fa", "on", "-ot", "zzz=CPU", "--no-kv-unified", "--cache-ram", "0",
-                   "--no-warmup", "--slot-save-path", str(folder), "--override-kv", f"{architecture}.context_length=int:{slot}",
+                   "--no-warmup", "--slot-save-path", str(folder), "--override-kv", f"llama.context_length=int:{slot}",
                    "--host", "127.0.0.1", "--port", str(self.port)]  # fmt: skip
         self.log = open(folder / "server.log", "ab")  # noqa: SIM115 - as long as the process
         begin = time.monotonic()
         environment = {name: value for name, value in os.environ.items() if name != "GGML_BACKEND_PATH"}
         self.process = subprocess.Popen(command, env={**environment, **more}, stdout=self.log, stderr=self.log)
-        while True:
-            if self.process.poll() is not None or time.monotonic() > begin + 600:
-                last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
-                raise Failure(f"{args.server} does not start: {' | '.join(last)}")
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
-                if answer.status == 200:
-                    break
-            time.sleep(0.05)
+        try:
+            while not self.is_healthy():
+                if self.process.poll() is not None or time.monotonic() > begin + 600:
+                    last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
+                    raise Failure(f"{args.server} does not start: {' | '.join(last)}")
+                time.sleep(0.05)
+        except BaseException:
+            self.end(signal.SIGKILL)
+            raise
         self.start_s = time.monotonic() - begin
+
+    def is_healthy(self):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
+            return answer.status == 200
+        return False
 
     def post(self, path, body):
         request = urllib.request.Request(
@@ -126,13 +131,16 @@ def measure_server(args, name, more, held_mib):
                 words *= -(-(args.shared + args.chats * own) // len(words))
             texts = [words[: args.shared] + words[args.shared + i * own : args.shared + (i + 1) * own] for i in chats]
             begin = time.monotonic()
-            if args.shared:  # read once, and copied into every slot
-                server.post("completion", {"prompt": words[: args.shared], "n_predict": 1, "temperature": 0, "ignore_eos": True,
-                                           "cache_prompt": True, "n_cmpl": args.chats})  # fmt: skip
+            shared = []
+            if args.shared:  # read once, and loaded into every slot
+                shared = [server.complete(words[: args.shared], 1, 0)]
+                server.post("slots/0?action=save", {"filename": "shared.state"})
+                for i in chats[1:]:
+                    server.post(f"slots/{i}?action=restore", {"filename": "shared.state"})
                 row["shared_s"] = time.monotonic() - begin
             firsts = [server.complete(text, 1, i) for i, text in enumerate(texts)]
             row["read_s"] = time.monotonic() - begin
-            row["read_tokens"] = sum(first["timings"]["prompt_n"] for first in firsts)
+            row["read_tokens"] = sum(first["timings"]["prompt_n"] for first in shared + firsts)
             texts = [text + first["tokens"] for text, first in zip(texts, firsts)]
             begin = time.monotonic()
             answers = at_once(args.chats, lambda i: server.complete(texts[i], args.steps, i))
@@ -191,6 +199,7 @@ def measure(args):
 
 def main(argv):
     args = parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are ended
     try:
         print(json.dumps(measure(args), indent=1))
     except (Failure, OSError, ValueError, subprocess.TimeoutExpired) as failure:

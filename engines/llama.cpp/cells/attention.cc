@@ -12,19 +12,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "engines/llama.cpp/profiles/calibration.h"
-#include "engines/llama.cpp/profiles/profiles.h"
 #include "engines/llama.cpp/report.h"
 #include "engines/llama.cpp/settings.h"
 #include "index/cells/share_rest.h"
-#include "profile/moments.h"
-#include "profile/profile.h"
 
 namespace seine::llama {
 
 namespace {
 
-constexpr char kTurnsOtherwise[] = "a layer of another RoPE than the profile's";
-constexpr char kLacked[] = "a layer that the profile lacks";
 constexpr int kManyLayers = 1024;  // of an index without a profile
 
 int64_t NowNs() {
@@ -53,15 +48,6 @@ void CopyQueries(const AttentionNode& node, int64_t stream, int64_t token, int f
   }
 }
 
-// Returns true if the profile is of other layers of the model, whose heads are others.
-bool HasOtherHeads(const Profile& profile, const CacheFacts& facts) {
-  CacheFacts of = facts;
-  of.num_q_heads = profile.num_q_heads, of.num_kv_heads = profile.num_kv_heads, of.head_dim = profile.head_dim;
-  const bool alike =
-      of.num_q_heads == facts.num_q_heads && of.num_kv_heads == facts.num_kv_heads && of.head_dim == facts.head_dim;
-  return !alike && !LayersOfShape(of).empty();
-}
-
 }  // namespace
 
 Attention::~Attention() {
@@ -76,31 +62,6 @@ Attention::~Attention() {
                           static_cast<int64_t>((f.cell_bytes + f.value_cell_bytes)) * stream.end);
     }
   }
-}
-
-absl::Status Attention::ReadProfileOf(const CacheFacts& facts) {
-  if (std::exchange(profile_read_, true)) return profile_status_;
-  const Settings& s = settings();
-  std::string path = s.profile;
-  if (path.empty() && !s.profiles.empty()) {
-    CacheFacts of = facts;  // profiles are of layers that attend all
-    if (const auto other = FindOther(facts); other && other->capacity > facts.capacity) of = *other;
-    absl::StatusOr<std::string> found = FindProfile(s.profiles, of, static_cast<int>(LayersOfCache(of).size()));
-    if (const auto other = FindOther(of); absl::IsNotFound(found.status()) && other && other->capacity == of.capacity) {
-      found = FindProfile(s.profiles, *other, static_cast<int>(LayersOfCache(*other).size()));  // swa_full
-    }
-    if (found.ok()) {
-      path = *std::move(found);
-    } else {
-      SayOnce(absl::StrCat(found.status().message(), "; the ", CodecConfig().name, " code is used, which needs none"));
-    }
-  }
-  if (path.empty()) return absl::OkStatus();
-  absl::StatusOr<Profile> profile = ReadProfile(path);
-  if (!profile.ok()) return profile_status_ = profile.status();
-  profile_ = std::make_shared<const Profile>(*std::move(profile));
-  profile_path_ = path;
-  return absl::OkStatus();
 }
 
 CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
@@ -123,15 +84,7 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
   config.tail = s.tail;
   config.capacity = facts.capacity;
   config.shortest = std::max<int64_t>(s.min_kv, 1);
-  if (profile_ != nullptr) {
-    config.geometry.num_layers = profile_->num_layers();
-    StateRopes(facts, profile_.get(), &config.geometry);
-    config.codec.name = "balanced";
-    config.codec.profile_name = profile_path_;
-    config.codec.profile = profile_;
-    const CodeBits bits = CodeBitsOf(facts.head_dim);
-    config.codec.coarse_bits = bits.coarse, config.codec.total_bits = bits.total;
-  }
+  profile_.State(facts, &config);
   return config;
 }
 
@@ -165,14 +118,10 @@ CellContext* Attention::ContextOf(const CacheFacts& f, std::string* why) {
 std::string Attention::MakeStreams(Layer* layer) {
   const CacheFacts& f = layer->facts;
   std::string why;
-  const absl::Status status = ReadProfileOf(f);
-  const int number = profile_ == nullptr ? f.layer : NumberInProfile(f, profile_->num_layers());
-  if (!status.ok()) {
+  if (const absl::Status status = profile_.Read(f); !status.ok()) {
     why = std::string(status.message());
-  } else if (profile_ != nullptr && HasOtherHeads(*profile_, f)) {
-    return kLacked;
-  } else if (profile_ != nullptr && !MomentsAreOf(*profile_, number, f)) {
-    return kTurnsOtherwise;
+  } else if (std::string unfit = profile_.Unfit(f); !unfit.empty()) {
+    return unfit;
   } else {
     layer->context = ContextOf(f, &why);
   }
@@ -180,23 +129,12 @@ std::string Attention::MakeStreams(Layer* layer) {
     SayOnce(absl::StrCat(why, "; llama.cpp decodes alone"));
     return why;
   }
-  if (profile_ != nullptr) {
-    const auto layers = static_cast<size_t>(profile_->num_layers());
-    const auto other = FindOther(f);
-    if (other && LayersOfCache(*other).size() == layers &&
-        MomentsAreOf(*profile_, NumberInProfile(*other, profile_->num_layers()), *other)) {
-      const bool either = other->capacity == f.capacity && LayersOfCache(f).size() == layers;  // swa_full
-      if (other->capacity >= f.capacity && !either) return kLacked;
-    }
-  }
-  const Geometry& geometry = layer->context->config().geometry;
-  if (number >= geometry.num_layers) return kLacked;
-  if (profile_ != nullptr && geometry.RopeOf(number).inv_freq != f.rope.inv_freq) return kTurnsOtherwise;
+  if (std::string unfit = profile_.Unfit(f, layer->context->config().geometry); !unfit.empty()) return unfit;
   layer->gate = std::make_unique<LayerGate>(settings().gate, f.layer);
   // Before anything of its rows is kept.
   if (!Listen(f.buffer, this) || !Listen(f.value_buffer, this)) return "a buffer of another build of ggml";
   for (int64_t s = 0; s < f.num_streams; ++s) {
-    absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(layer->context, number);
+    absl::StatusOr<std::unique_ptr<CellLayer>> cells = CellLayer::Create(layer->context, profile_.NumberOf(f));
     if (!cells.ok()) return std::string(cells.status().message());
     Stream& stream = layer->streams.emplace_back();
     stream.cells = *std::move(cells);

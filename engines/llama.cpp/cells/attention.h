@@ -10,17 +10,16 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "engines/llama.cpp/cells/huge_pages.h"
 #include "engines/llama.cpp/cells/prompt.h"
 #include "engines/llama.cpp/ggml/cache_facts.h"
 #include "engines/llama.cpp/ggml/node.h"
 #include "engines/llama.cpp/ggml/outside_writes.h"
 #include "engines/llama.cpp/node_computer.h"
+#include "engines/llama.cpp/profiles/model_profile.h"
 #include "ggml-backend.h"
 #include "index/cells/cell_layer.h"
 #include "index/layer_gate.h"
-#include "profile/profile.h"
 
 namespace seine::llama {
 
@@ -67,7 +66,6 @@ class Attention final : public NodeComputer, private WriteListener {
   // That of layers of this shape and capacity, made where there is none; nullptr: `why` says why not.
   CellContext* ContextOf(const CacheFacts& facts, std::string* why);
   CellConfig ConfigOf(const CacheFacts& facts) const;
-  absl::Status ReadProfileOf(const CacheFacts& facts);  // where the environment names one; once
   // Puts the first cells of a stream into huge pages.
   void UseHugePages(const CacheFacts& facts, const CellRows& rows, int64_t cells);
   void Wrote(Layer* layer, int64_t begin, int64_t end, bool keys);  // cells of all streams in a row
@@ -99,10 +97,7 @@ class Attention final : public NodeComputer, private WriteListener {
   ggml_status Decline(ggml_tensor* node, const std::string& why);
 
   std::vector<std::unique_ptr<CellContext>> contexts_;
-  bool profile_read_ = false;
-  absl::Status profile_status_;
-  std::string profile_path_;                // empty: there is none
-  std::shared_ptr<const Profile> profile_;  // nullptr: there is none
+  ModelProfile profile_;
   std::map<const void*, Layer> layers_;
   std::map<ggml_backend_buffer_t, HugePages> huge_pages_;
   std::vector<SeenCells> seen_;  // [streams][tokens] of the node that is answered

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -20,23 +21,32 @@ slots_bench_test.{function}(sys.argv)
 
 
 def serve(arguments):
-    """A llama-server whose tokens are 1, 2, 3, ...; with the plug-in each answer's last is another. A slot that was loaded reads one token."""
-    options = dict(zip(arguments[1::1], arguments[2::1]))
+    """A llama-server whose tokens are 1, 2, 3, ...; with the plug-in each answer's last is another. A slot reads what it does not hold."""
+    options = dict(zip(arguments[1:], arguments[2:]))
     if "FAILS" in os.environ:
         sys.exit("error: no such model\nllama-server: exiting")
-    loaded = set()
+    states, held = Path(options["--slot-save-path"]), dict.fromkeys(range(int(options["-np"])), 0)
 
     def complete(body):
         tokens = list(range(1, body["n_predict"] + 1))
         if "GGML_BACKEND_PATH" in os.environ and len(tokens) > 1:
             tokens[-1] = 99
-        read = 1 if body.get("id_slot") in loaded else len(body["prompt"])
+        read = max(1, len(body["prompt"]) - held[body["id_slot"]])
+        held[body["id_slot"]] = len(body["prompt"]) + len(tokens) - 1
         return {"tokens": tokens, "timings": {"prompt_n": read, "predicted_n": len(tokens), "predicted_ms": 10.0 * (len(tokens) - 1)}}
 
     answers = {"/health": lambda _: {}, "/tokenize": lambda body: {"tokens": list(range(len(body["content"])))}, "/completion": complete}
     for slot in range(int(options["-np"])):
-        answers[f"/slots/{slot}?action=save"] = lambda _: {}
-        answers[f"/slots/{slot}?action=restore"] = lambda _, slot=slot: loaded.add(slot) or {}
+
+        def save(body, slot=slot):
+            (states / body["filename"]).write_text(str(held[slot]))
+            return {}
+
+        def restore(body, slot=slot):
+            held[slot] = int((states / body["filename"]).read_text())
+            return {}
+
+        answers |= {f"/slots/{slot}?action=save": save, f"/slots/{slot}?action=restore": restore}
     if "SEINE_REPORT" in os.environ:
         Path(os.environ["SEINE_REPORT"]).write_text('{"answered": 7}')
     with make_server([], answers, int(options["--port"])) as server:
@@ -44,8 +54,6 @@ def serve(arguments):
 
 
 def wait(_):
-    import time
-
     time.sleep(600)
 
 
@@ -71,7 +79,7 @@ class SlotsTest(unittest.TestCase):
         full, seine = measured["rows"]
         self.assertEqual((full["server"], seine["server"], seine["counts"]), ("full cache", "Seine", {"answered": 7}))
         for row in (full, seine):
-            self.assertEqual((row["read_tokens"], row["back_read_tokens"], row["alone_ms"]), (3 * 40, 3, 10.0))
+            self.assertEqual((row["read_tokens"], row["back_read_tokens"], row["alone_ms"]), (30 + 3 * 10, 3, 10.0))
             self.assertTrue(row["shared_s"] > 0 and row["engine_mib"] > 1 and row["save_s"] > 0 and row["tokens_s"] > 0)
         self.assertEqual((full["held_mib"], seine["held_mib"] > 1), (0, True))
         # One of three chats and four tokens, one of four, and three of eight differ, each in its last token.
@@ -84,6 +92,25 @@ class SlotsTest(unittest.TestCase):
         self.assertEqual(said[0], "slots: with a full cache")
         self.assertRegex(said[1], r"^--slots: .*llama-server does not start: error: no such model \| llama-server: exiting$")
         self.assertEqual(len(said), 2)
+
+    def test_ended_early_it_ends_its_servers(self):
+        with tempfile.TemporaryDirectory() as place:
+            program = Path(place) / "llama-server"
+            # Never healthy; says which process it is.
+            program.write_text(f"#!/bin/sh\necho $$ > {place}/pid\nexec sleep 600\n")
+            program.chmod(0o755)
+            (Path(place) / "text").write_text("x")
+            files = ["--server", program, "--seined", program, "--model", "m", "--plugin", "p", "--text", f"{place}/text"]
+            process = subprocess.Popen([sys.executable, "-B", SLOTS, *files], stderr=subprocess.DEVNULL)
+            pid = Path(place) / "pid"
+            for _ in range(100):
+                if pid.exists() and pid.read_text().strip():
+                    break
+                time.sleep(0.1)
+            process.terminate()
+            self.assertEqual(process.wait(timeout=30), 143)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(pid.read_text()), 0)
 
     def test_what_chats_share_is_shorter_than_they_are(self):
         done = self.run_slots("--tokens", "40", "--shared", "40")

@@ -43,7 +43,9 @@ class Server:
             "--max-num-seqs", "8", "--max-num-batched-tokens", "2048", *options, *args.server_option,
         ]  # fmt: skip
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-        own = {"VLLM_CPU_OMP_THREADS_BIND": cores, "SEINE_LOG_EVERY": "2"} | ({"VLLM_PLUGINS": ""} if way == "vllm" else {})
+        self.metrics = tempfile.TemporaryDirectory(prefix="metrics.")
+        own = {"VLLM_CPU_OMP_THREADS_BIND": cores, "SEINE_LOG_EVERY": "2", "PROMETHEUS_MULTIPROC_DIR": self.metrics.name}
+        own |= {"VLLM_PLUGINS": ""} if way == "vllm" else {}
         self.log = tempfile.NamedTemporaryFile("w+", prefix=f"{way}.", suffix=".log", delete=False)
         dropped = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_PLUGINS")
         environment = {name: value for name, value in os.environ.items() if name not in dropped} | own
@@ -69,6 +71,12 @@ class Server:
         )
         with urllib.request.urlopen(request, timeout=1800) as reply:
             return json.load(reply)["choices"][0]["token_ids"]
+
+    def answers(self):
+        """Of codes, by the server's metrics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as reply:
+            lines = reply.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith('seine_answers_total{how="codes"'))
 
     def end(self):
         """Its own processes are of its group."""
@@ -119,7 +127,7 @@ def run_way(args, way, text):
         if failed:
             raise SystemExit(f"vllm: {failed[0]}; the server's log is {server.log.name}")
         time.sleep(3)  # for the line of counts
-        lines = server.lines()
+        lines, by_codes = server.lines(), server.answers()
     finally:
         server.end()
     if way == "seine" and not lines:
@@ -131,6 +139,7 @@ def run_way(args, way, text):
         "seconds": seconds,
         "first": max(one["seconds"] for one in told if one["turn"] == 0),
         "later": statistics.median(later) if later else None,
+        "by_codes": by_codes,
         "tokens": {(one["user"], one["turn"]): one["tokens"] for one in told},
     }
 
@@ -172,6 +181,9 @@ def main():
         print(json.dumps({"rows": [row]}))
     else:
         print("; ".join(f"{name} {value}" for name, value in row.items()))
+    if "seine" in found and not found["seine"]["by_codes"]:
+        raise SystemExit("vllm: the server's metrics have no answers by codes")
+    say(f"{len(found)} servers; /metrics had {found.get('seine', {}).get('by_codes', 0):,.0f} answers by codes")
 
 
 if __name__ == "__main__":

@@ -278,28 +278,34 @@ struct AttendBatch {
   bool whole = false;
   std::vector<int> searches, tasks;
   int queries = 0;
+  size_t bytes = 0;  // that its searches work in
 };
 
-// Tasks beside their searches, in batches of searches of one kind. A search comes into the batch of its first task.
-std::vector<AttendBatch> BatchesOf(const SearchTask* searches, int num_searches, const AttendTask* tasks, int count) {
+// Tasks beside their searches, in batches of searches of one kind that work in up to `most_bytes`.
+std::vector<AttendBatch> BatchesOf(const SearchTask* searches, int num_searches, const SearchParams& params,
+                                   const AttendTask* tasks, int count, size_t most_bytes) {
   std::vector<AttendBatch> batches;
   std::vector<std::vector<int>> of_search(num_searches);
   for (int i = 0; i < count; ++i) {
     if (tasks[i].search >= 0) of_search[tasks[i].search].push_back(i);
   }
-  const auto room = [&](bool whole, int queries) -> AttendBatch& {
-    const bool fits = !batches.empty() && batches.back().whole == whole;
-    if (!fits || batches.back().queries + queries > kMostAttended) batches.emplace_back().whole = whole;
+  const auto room = [&](bool whole, int queries, size_t bytes) -> AttendBatch& {
+    const bool fits = !batches.empty() && batches.back().whole == whole &&
+                      batches.back().queries + queries <= kMostAttended && batches.back().bytes + bytes <= most_bytes;
+    if (!fits) batches.emplace_back().whole = whole;
     batches.back().queries += queries;
+    batches.back().bytes += bytes;
     return batches.back();
   };
   for (int i = 0; i < count; ++i) {  // those that wait for no search come with the first
-    if (tasks[i].search < 0) room(false, tasks[i].attention.group).tasks.push_back(i);
+    if (tasks[i].search < 0) room(false, tasks[i].attention.group, 0).tasks.push_back(i);
   }
   for (const bool whole : {false, true}) {
+    SearchParams same = params;
+    if (whole) same.method = Method::kExact;
     for (int i = 0; i < num_searches; ++i) {
       if (searches[i].whole != whole) continue;
-      AttendBatch& batch = room(whole, searches[i].group);
+      AttendBatch& batch = room(whole, searches[i].group, WorkspaceOf(searches[i], same));
       batch.searches.push_back(i);
       batch.tasks.insert(batch.tasks.end(), of_search[i].begin(), of_search[i].end());
     }
@@ -312,7 +318,7 @@ Outcome CudaBackend::Attend(const SearchTask* searches, int num_searches, const 
   if (lost_) return Outcome::kLost;
   const StreamPool::Handle context = contexts_.Acquire();
   for (int i = 0; i < num_searches; ++i) PrepareEmpty(searches[i], params, &found[i]);
-  for (const AttendBatch& batch : BatchesOf(searches, num_searches, tasks, count)) {
+  for (const AttendBatch& batch : BatchesOf(searches, num_searches, params, tasks, count, workspace_bytes_)) {
     if (StopRequested()) return Outcome::kStopped;
     SearchParams same = params;  // of a batch's searches
     if (batch.whole) same.method = Method::kExact;

@@ -66,7 +66,7 @@ Outcome CliTest::Seine(const std::string& line, bool with_server) {
     if (at != std::string::npos) argument.replace(at, 1, folder_->Path(""));
     arguments.push_back(argument);
   }
-  if (with_server) return RunProgram(arguments, {"SEINE_SERVER=" + server_->endpoint()});
+  if (with_server) return server_->Run(arguments);
   return RunProgram(arguments);
 }
 
