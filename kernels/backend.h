@@ -109,7 +109,7 @@ class DeviceAttention {
   // Backend::Copy, after what `stream`, a cudaStream_t of the caller's, has by now; sources may be the caller's, on the
   // device. They count as copied to the host.
   [[nodiscard]] virtual Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) = 0;
-  // Whether a caller's stream can be waited for: not while it is captured into a graph. Else nothing may name it.
+  // Whether a caller's stream can be waited for: none of another device, or being captured. Else nothing may name it.
   virtual bool CanAwait(void* stream) = 0;
   // Bytes that calls have copied so far, arguments to the device and answers and CopyAfter's to the host.
   struct Copied {

@@ -43,8 +43,8 @@ absl::Status Checks::CheckShape(const char* field, const TensorView& tensor) con
   return absl::OkStatus();
 }
 
-absl::Status Checks::CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values,
-                                 const QueryView& queries) const {
+absl::Status Checks::CheckAppendShapes(int layer, int64_t position, const TensorView& keys,
+                                       const TensorView& values) const {
   if (absl::Status s = CheckLayer(layer); !s.ok()) return s;
   if (position < 0) return BadField("position", position, " is negative");
   if (absl::Status s = CheckShape("keys", keys); !s.ok()) return s;
@@ -60,6 +60,12 @@ absl::Status Checks::CheckAppend(int layer, int64_t position, const TensorView& 
     return FieldError(absl::StatusCode::kOutOfRange, "position",
                       absl::StrCat("a layer holds at most ", kMaxTokens, " tokens"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Checks::CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values,
+                                 const QueryView& queries) const {
+  if (absl::Status s = CheckAppendShapes(layer, position, keys, values); !s.ok()) return s;
   absl::Status status = CheckFinite("keys", position, keys);
   status.Update(CheckFinite("values", position, values));
   if (!status.ok()) return status;

@@ -18,7 +18,8 @@ class Checks {
 
   absl::Status CheckLayer(int layer) const;
   absl::Status CheckHead(int kv_head) const;
-  // Checks an append, but for what the layer holds by now.
+  // Checks an append, but for what the layer holds by now; CheckAppendShapes: without a look at its data.
+  absl::Status CheckAppendShapes(int layer, int64_t position, const TensorView& keys, const TensorView& values) const;
   absl::Status CheckAppend(int layer, int64_t position, const TensorView& keys, const TensorView& values,
                            const QueryView& queries) const;
   // Makes it, where the index keeps what it reads.

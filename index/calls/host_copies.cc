@@ -12,7 +12,7 @@ absl::StatusOr<TensorView> HostCopies::Of(const char* field, const TensorView& t
   }
   if (tensor.bytes > 0 && tensor.data == nullptr) return BadField(field, "no data");
   if (!device->CanAwait(tensor.stream)) {
-    return BadField(field, "on a stream that is captured into a graph, which cannot hold a call");
+    return BadField(field, "on a stream that is another device's, or captured into a graph, which cannot hold a call");
   }
   TensorView here = tensor;
   here.on_device = false;

@@ -190,6 +190,9 @@ absl::StatusOr<int64_t> IndexImpl::Append(const SequenceHandle& handle, int laye
                                           const TensorView& keys, const TensorView& values, const QueryView& queries,
                                           RetainedReport report, Retained* retained) {
   if (keys.on_device || values.on_device) {
+    // A copy of more bytes than the caller has there would lose the device.
+    if (absl::StatusOr<SequenceRef> s = sequences_.Find(handle); !s.ok()) return s.status();
+    if (absl::Status s = checks_.CheckAppendShapes(layer, position, keys, values); !s.ok()) return s;
     HostCopies copies(&context_);
     const absl::StatusOr<TensorView> host_keys = copies.Of("keys", keys), host_values = copies.Of("values", values);
     if (!host_keys.ok()) return host_keys.status();

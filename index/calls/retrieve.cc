@@ -47,7 +47,7 @@ absl::Status IndexImpl::CheckDevice(const RetrieveItem& item) const {
     return BadField("device", "output and log_sum_exp are given together");
   }
   if (!context_.backend->attention()->CanAwait(device.stream)) {
-    return BadField("device", "its stream is captured into a graph, which cannot hold a call");
+    return BadField("device", "its stream is another device's, or captured into a graph, which cannot hold a call");
   }
   return absl::OkStatus();
 }

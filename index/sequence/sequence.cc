@@ -6,7 +6,7 @@ namespace seine {
 namespace {
 
 constexpr int64_t kLowRankShape = 272, kTooLittleToCount = 64 << 10;
-constexpr int64_t kSequence = 640, kLayer = 1520, kScoredHead = 208, kLowRankHead = 184;
+constexpr int64_t kSequence = 640, kLayer = 1680, kScoredHead = 208, kLowRankHead = 184;
 constexpr int64_t kSpilledSequence = 960;
 
 }  // namespace

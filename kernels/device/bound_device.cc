@@ -6,15 +6,18 @@
 namespace seine::cuda {
 namespace {
 
-// The calling thread at `ordinal`, until it goes out of scope.
+// The calling thread at `ordinal` and in relaxed capture mode, until it goes out of scope.
 class AtOrdinal {
  public:
   AtOrdinal(CurrentDevice* current, int ordinal) : current_(current), ordinal_(ordinal), before_(ordinal) {
     error_ = current_->Get(&before_);
     if (error_ == Device::kNoError && before_ != ordinal_) error_ = current_->Set(ordinal_);
+    if (error_ == Device::kNoError) error_ = current_->ExchangeCaptureMode(&mode_);
+    relaxed_ = error_ == Device::kNoError;
   }
   AtOrdinal(const AtOrdinal&) = delete;
   ~AtOrdinal() {
+    if (relaxed_) current_->ExchangeCaptureMode(&mode_);
     if (before_ != ordinal_) current_->Set(before_);  // it was there before: no error of ours
   }
   Device::Error error() const { return error_; }
@@ -23,6 +26,8 @@ class AtOrdinal {
   CurrentDevice* const current_;
   const int ordinal_;
   int before_;
+  int mode_ = CurrentDevice::kRelaxed;
+  bool relaxed_ = false;
   Device::Error error_;
 };
 
@@ -45,7 +50,9 @@ class BoundDevice final : public Device {
   Error DropStream(Stream stream) override { return Call(&Device::DropStream, stream); }
   bool CanAwait(void* theirs) override {
     const AtOrdinal at(current_.get(), ordinal_);
-    return at.error() == kNoError && device_->CanAwait(theirs);
+    if (at.error() != kNoError || !device_->CanAwait(theirs)) return false;
+    int ordinal = ordinal_;
+    return current_->OfStream(theirs, &ordinal) == kNoError && ordinal == ordinal_;
   }
   Error Await(void* theirs, Stream stream) override { return Call(&Device::Await, theirs, stream); }
   Error Finish(Stream stream) override { return Call(&Device::Finish, stream); }

@@ -23,6 +23,21 @@ class CudaCurrentDevice final : public CurrentDevice {
  public:
   Device::Error Get(int* ordinal) override { return Result(cudaGetDevice(ordinal)); }
   Device::Error Set(int ordinal) override { return Result(cudaSetDevice(ordinal)); }
+  // Before 12.8 the runtime does not tell, and a wrong stream loses the device.
+  Device::Error OfStream([[maybe_unused]] void* theirs, [[maybe_unused]] int* ordinal) override {
+#if CUDART_VERSION >= 12080
+    return Result(cudaStreamGetDevice(static_cast<cudaStream_t>(theirs), ordinal));
+#else
+    return Device::kNoError;
+#endif
+  }
+  Device::Error ExchangeCaptureMode(int* mode) override {
+    static_assert(kRelaxed == cudaStreamCaptureModeRelaxed);
+    auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
+    const Device::Error error = Result(cudaThreadExchangeStreamCaptureMode(&exchanged));
+    *mode = exchanged;
+    return error;
+  }
 };
 
 class CudaDevice final : public Device {

@@ -12,7 +12,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "kernels/priority.h"
 #include "kernels/thread_name.h"
 #include "profile/io/endpoint.h"
 #include "profile/io/file.h"
@@ -341,7 +340,6 @@ std::vector<FleetWatch::Due> FleetWatch::TakeDue(Clock::time_point now) {
 
 void FleetWatch::Watch() {
   NameThread("fleet");
-  LowerPriority(Priority::kLow);
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stops_) {
     std::vector<Due> due = TakeDue(Clock::now());

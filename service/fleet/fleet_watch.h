@@ -55,7 +55,7 @@ class FleetWatch {
   using Clock = WatchedServer::Clock;
   static constexpr std::chrono::seconds kEvery{2};     // between two questions to a server
   static constexpr std::chrono::seconds kLooked{12};   // somebody is looking for so long after a call
-  static constexpr std::chrono::seconds kPatience{1};  // until a server that does not answer is not reached
+  static constexpr std::chrono::seconds kPatience{2};  // until a server that does not answer is not reached
   static constexpr int kAtOnce = 16;                   // servers that are asked
 
   // `tls`: this server's own certificate, which it shows where TLS is used; nullptr: none.

@@ -22,7 +22,7 @@ using testing::Queries;
 using testing::SameAnswers;
 using testing::SmallConfig;
 
-constexpr Device::Error kPlanted = 719;
+constexpr Device::Error kPlantedError = 719;
 
 IndexConfig Config(int head_dim = 64, int group = 3) {
   IndexConfig config = SmallConfig(KvStore::kKeysValues);
@@ -279,6 +279,45 @@ TEST_F(DeviceAttendTest, TensorsOfTheCallersOnTheDevice) {
   EXPECT_EQ(found[0].positions, want.selected.positions);
 }
 
+// Nobody looks at queries on the device. One that is not a number makes its head's answer none, and no other KV head's.
+TEST_F(DeviceAttendTest, ANaNOnTheDeviceIsNotHidden) {
+  Make(Config());
+  OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
+  Append({"s", 0}, 900);
+  const int dim = config_.geometry.head_dim, group = config_.geometry.group();
+  std::vector<float> queries = Queries(config_.geometry, 5);
+  const std::vector<float> right = queries;
+  for (const float wrong : {NAN, INFINITY}) {
+    queries[dim + 7] = wrong;  // of the second head
+    const DeviceMemory memory(device_.get(), queries.data(), queries.size() * sizeof(float));
+    DeviceTensors tensors;
+    tensors.queries = memory.floats();
+    RetrieveItem item;
+    item.sequence = {"s", 0};
+    item.device = &tensors;
+    const RetrieveItem whole = {{"s", 0}, 0, right.data()};
+    for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
+      for (const Method method : {Method::kIndex, Method::kExact}) {
+        SearchParams params = Params(scope, 30);
+        params.method = method;
+        const float cap = method == Method::kIndex ? 2.0f : 0.0f;
+        const AttentionParams attention = {.tail = true, .scale = .1f, .softcap = cap};
+        const AttendAnswer want = (*indexes_[1]->Attend({&whole, 1}, params, attention))[0];
+        const AttendAnswer got = (*indexes_[1]->Attend({&item, 1}, params, attention))[0];
+        ASSERT_TRUE(want.status.ok() && got.status.ok()) << got.status;
+        if (std::isnan(wrong)) {
+          EXPECT_TRUE(std::isnan(got.log_sum_exp[1])) << got.log_sum_exp[1];
+          for (int j = 0; j < dim; ++j) ASSERT_TRUE(std::isnan(got.output[dim + j])) << j;
+        }
+        for (size_t i = static_cast<size_t>(group) * dim; i < want.output.size(); ++i) {
+          ASSERT_EQ(got.output[i], want.output[i]) << i;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(device_->loss(), "");
+}
+
 TEST_F(DeviceAttendTest, AppendsFromTheDevice) {
   Make(Config());
   OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
@@ -298,10 +337,14 @@ TEST_F(DeviceAttendTest, AppendsFromTheDevice) {
     ASSERT_TRUE(indexes_[1]->Append({"s", 0}, 0, first, key_view, value_view).ok());
     EXPECT_EQ(device_->attention()->copied().to_host - before.to_host, 2 * count * token_bytes);
     ASSERT_TRUE(AppendNames(indexes_[0].get(), {"s", 0}, 0, first, Names(1 + first, count)).ok());
-    // Bad input is refused as from the host, and without a device at all.
-    key_view.bytes -= 2;
-    EXPECT_EQ(indexes_[1]->Append({"s", 0}, 0, first + count, key_view, value_view).status().code(),
-              absl::StatusCode::kInvalidArgument);
+    // Bad input is refused as from the host, and without a device at all; none of it is read.
+    const int64_t read = device_->attention()->copied().to_host;
+    for (const size_t bytes : {keys.size() + (size_t{1} << 20), keys.size() - 2}) {
+      key_view.bytes = bytes;
+      EXPECT_EQ(indexes_[1]->Append({"s", 0}, 0, first + count, key_view, value_view).status().code(),
+                absl::StatusCode::kInvalidArgument);
+    }
+    EXPECT_EQ(device_->attention()->copied().to_host, read);
     const absl::Status status = indexes_[0]->Append({"s", 0}, 0, first + count, key_view, value_view).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message().substr(0, 6), "keys: ");
@@ -386,7 +429,7 @@ TEST_F(DeviceAttendTest, EveryCallOfTheDeviceFailsOnce) {
   OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
   Append({"s", 0}, 700);
   const auto want = *attend(indexes_[0].get());
-  for (const Device::Error error : {Device::kOutOfMemory, kPlanted}) {
+  for (const Device::Error error : {Device::kOutOfMemory, kPlantedError}) {
     int failed = 0;
     for (int fail = 0;; ++fail) {
       SCOPED_TRACE(::testing::Message() << "error " << error << " at call " << fail);
@@ -411,10 +454,10 @@ TEST_F(DeviceAttendTest, EveryCallOfTheDeviceFailsOnce) {
       }
       ++failed;
       EXPECT_EQ(got.status().code(),
-                error == kPlanted ? absl::StatusCode::kUnavailable : absl::StatusCode::kResourceExhausted);
+                error == kPlantedError ? absl::StatusCode::kUnavailable : absl::StatusCode::kResourceExhausted);
       EXPECT_EQ(index->GetSequence({"s", 0})->layer_tokens[0], 700);
       got = attend(index.get());
-      EXPECT_EQ(got.ok(), error != kPlanted) << got.status();
+      EXPECT_EQ(got.ok(), error != kPlantedError) << got.status();
       if (got.ok()) ExpectNear((*got)[0], want[0]);
     }
     EXPECT_GE(failed, 5);

@@ -34,9 +34,13 @@ TEST(ShareRest, EveryQueryHeadIsAnItemsOnceAndNoThreadIsIdleForLong) {
         const int whole = heads / threads * threads, rest = heads - whole;
         for (int i = 0; i < whole; ++i) EXPECT_EQ(items[i].count, group) << "shared for nothing";
         const int parts = static_cast<int>(items.size()) - whole;
-        if (rest > 0) EXPECT_GE(parts, std::min(threads, rest * group)) << threads << " " << group << " " << heads;
+        if (rest > 0) {
+          EXPECT_GE(parts, std::min(threads, rest * group)) << threads << " " << group << " " << heads;
+        }
         for (size_t i = whole + 1; i < items.size(); ++i) {
-          if (items[i].head == items[i - 1].head) EXPECT_LE(items[i].count, items[i - 1].count);
+          if (items[i].head == items[i - 1].head) {
+            EXPECT_LE(items[i].count, items[i - 1].count);
+          }
         }
       }
     }

@@ -159,7 +159,9 @@ TEST(Watchdog, AServerThatShutsDownIsAskedUntilItIsGone) {
         for (bool last = false; !last;) {
           last = ended;  // one more, once it has
           const bool answered = (*server)->Answers(absl::Seconds(30));
-          if (last) EXPECT_FALSE(answered);
+          if (last) {
+            EXPECT_FALSE(answered);
+          }
           answers += answered ? 1 : 0;
         }
       });

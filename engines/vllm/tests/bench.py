@@ -170,8 +170,9 @@ def decode_rows(args, wanted):
         say(f"read {len(prompts)} texts of {length:,} tokens; {time.monotonic() - begin:.0f} s")
         for texts in counts:
             measured, encoding = {way: [] for way in args.ways}, []
-            for _ in range(args.rounds):
-                for way, steps in measured.items():
+            for turn in range(args.rounds):
+                for way in list(measured)[:: -1 if turn % 2 else 1]:  # back and forth: the blocks' order changes once a round
+                    steps = measured[way]
                     ways.take(way)
                     _, times = steps_of(engine, prompts[:texts], args.steps + 2, cached)
                     steps += times[1:]  # the first encodes

@@ -2,7 +2,8 @@
 //   of a split   p_i = w_i e^(s_i - m), m = max s_i;  its sums are sum p_i v_i, its total sum p_i
 //   merged       M = max m;  output = sum e^(m - M) sums / sum e^(m - M) total,  log_sum_exp = M + log of the latter
 // with w_i = 1, or for a window its rows that the head has not chosen. A split that sees nothing has m = -infinity and
-// no sums; over nothing at all the output is 0 and the log-sum-exp -infinity.
+// no sums; over nothing at all the output is 0 and the log-sum-exp -infinity. A NaN among a head's logits, as a query's
+// gives, makes its total NaN, and with it all that is answered of the head.
 //
 // A block takes 64 rows at a time. Addresses of all are found first; then keys and values are asked for together, 16
 // bytes a lane, so that the link's latency is waited for once. Rows in the host's memory are read over the link once
@@ -139,9 +140,9 @@ SEINE_BODY inline int32_t PlaceOf(const AttendItem& item, const AttendPart& part
   return item.dense[run].begin + r;
 }
 
-// Under a cap c, c tanh(x / c), as CapEach has it.
+// Under a cap c, c tanh(x / c), as CapEach has it; NaN stays.
 SEINE_BODY inline float CapLogit(float x, float cap) {
-  if (!(cap > 0)) return x;
+  if (!(cap > 0) || x != x) return x;
   const float t = ExpNonPositive(fabsf(x) * (-2.0f / cap));
   return copysignf(((1.0f - t) / (1.0f + t)) * cap, x);
 }
@@ -355,6 +356,7 @@ SEINE_BODY void WeighTile(Block& block, AttendShared& s, const AttendItem& item,
     for (int r = lane % kWarp; g < heads && r < count; r += kWarp) {
       const float logit = s.weights[g][r];
       float weight = logit == -INFINITY ? 0.0f : ExpNonPositive(logit - largest);
+      if (logit != logit) weight = logit;
       if (windows) weight = weight * static_cast<float>(s.left[g][r]);
       sum = sum + weight;
       const float* record = reinterpret_cast<const float*>(s.values) + r * stride;
@@ -500,7 +502,7 @@ struct MergeBody {
       for (int i = lane; i < splits; i += kAttendLanes) {
         const float weight = stats[i].most == -INFINITY ? 0.0f : ExpNonPositive(stats[i].most - most);
         s.weights[i] = weight;
-        total = total + weight * stats[i].total;
+        total = total + weight * stats[i].total;  // NaN stays, whatever the weight
       }
       part[lane].of[0] = total;
     });
@@ -511,8 +513,8 @@ struct MergeBody {
     block.Lanes([&](int lane) {
       float total = 0;
       for (int w = 0; w < kAttendWarps; ++w) total = total + s.total[w];
-      const float share = total > 0 ? 1.0f / total : 0.0f;
-      if (lane == 0) item.log_sum_exp[g] = total > 0 ? largest() + LogPositive(total) : -INFINITY;
+      const float share = total == 0 ? 0.0f : 1.0f / total;
+      if (lane == 0) item.log_sum_exp[g] = total > 0 ? largest() + LogPositive(total) : total == 0 ? -INFINITY : total;
       if (lane >= dim) return;
       constexpr int kAhead = 8;
       float sum = 0;

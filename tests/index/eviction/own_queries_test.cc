@@ -21,7 +21,7 @@ using testing::View;
 
 using Sets = std::vector<std::vector<int32_t>>;
 
-constexpr int64_t kBudget = 100, kInterval = 30;
+constexpr int64_t kKeptBudget = 100, kInterval = 30;
 
 IndexConfig ByQueries(const char* scorer, int keep_queries = 0) {
   IndexConfig config = SmallConfig();
@@ -29,7 +29,7 @@ IndexConfig ByQueries(const char* scorer, int keep_queries = 0) {
   eviction.scorer.name = scorer;
   if (eviction.scorer.name == "snapkv") eviction.scorer.query_window = 8;
   if (eviction.scorer.name == "expected_attention") eviction.scorer.value_norms = false;
-  eviction.budget.tokens = kBudget;
+  eviction.budget.tokens = kKeptBudget;
   eviction.keep.sinks = 2;
   eviction.interval = kInterval;
   if (keep_queries > 0) eviction.keep_queries = keep_queries;
@@ -104,7 +104,7 @@ class EvictionByCalls {
     length_ = begin + count;
   }
   void EvictIfFull() {
-    if (index_->DescribeHead(sequence_, 0, 0)->num_retained < kBudget + kInterval) return;
+    if (index_->DescribeHead(sequence_, 0, 0)->num_retained < kKeptBudget + kInterval) return;
     EvictParams params;
     params.scorer = config_.eviction->scorer;
     params.budget = config_.eviction->budget;
@@ -134,7 +134,8 @@ TEST_F(OwnQueries, DecodingEqualsADirectSimulation) {
       ASSERT_TRUE(Append(sequence_, p, 1).ok());
       simulation.Append(p, 1);
       Ask(sequence_, p);
-      for (int h = 0; h < 2; ++h) ASSERT_LE(index_->DescribeHead(sequence_, 0, h)->num_retained, kBudget + kInterval);
+      for (int h = 0; h < 2; ++h)
+        ASSERT_LE(index_->DescribeHead(sequence_, 0, h)->num_retained, kKeptBudget + kInterval);
     }
     EXPECT_EQ(Held(*index_, sequence_), Held(simulation.index(), simulation.sequence()));
     EXPECT_EQ(index_->stats().evictions, 9);
@@ -148,7 +149,7 @@ TEST_F(OwnQueries, StepsThatBringTheirQueriesAreCutBackAtOnce) {
     ASSERT_TRUE(Append(sequence_, p, 1, /*with=*/1).ok());
     simulation.Append(p, 1);
     simulation.EvictIfFull();
-    ASSERT_LT(index_->DescribeHead(sequence_, 0, 0)->num_retained, kBudget + kInterval);
+    ASSERT_LT(index_->DescribeHead(sequence_, 0, 0)->num_retained, kKeptBudget + kInterval);
   }
   EXPECT_EQ(Held(*index_, sequence_), Held(simulation.index(), simulation.sequence()));
 }
@@ -163,7 +164,7 @@ TEST_F(OwnQueries, BlocksOfAPromptEqualADirectSimulationInPiecesAndAtOnce) {
       ASSERT_TRUE(Append(sequence_, begin, 10, /*with=*/10).ok());
       simulation.Append(begin, 10);
       simulation.EvictIfFull();
-      ASSERT_LT(index_->DescribeHead(sequence_, 0, 0)->num_retained, kBudget + kInterval);
+      ASSERT_LT(index_->DescribeHead(sequence_, 0, 0)->num_retained, kKeptBudget + kInterval);
     }
     const Sets held = Held(*index_, sequence_);
     EXPECT_EQ(held, Held(simulation.index(), simulation.sequence()));
@@ -218,7 +219,7 @@ TEST_F(OwnQueries, ForksAndTruncationsHaveTheQueriesOfTheirPositions) {
 
 TEST_F(OwnQueries, AFullLayerWaitsForThemAndSaysSo) {
   Make(ByQueries("snapkv"));
-  ASSERT_TRUE(Append(sequence_, 0, kBudget + kInterval).ok());
+  ASSERT_TRUE(Append(sequence_, 0, kKeptBudget + kInterval).ok());
   for (int i = 0; i < 2; ++i) {  // refused as often as it is tried; nothing changes
     const absl::Status status = Append(sequence_, 130, 1).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -234,9 +235,9 @@ TEST_F(OwnQueries, AFullLayerWaitsForThemAndSaysSo) {
   const SequenceHandle fork = *index_->Fork(sequence_, "fork", -1);
   Ask(sequence_, 129);  // either way out
   EXPECT_TRUE(Append(sequence_, 130, 1).ok());
-  EXPECT_EQ(index_->DescribeHead(sequence_, 0, 0)->num_retained, kBudget + 1);
+  EXPECT_EQ(index_->DescribeHead(sequence_, 0, 0)->num_retained, kKeptBudget + 1);
   EXPECT_TRUE(Append(fork, 100, 30, /*with=*/8).ok());
-  EXPECT_EQ(index_->DescribeHead(fork, 0, 0)->num_retained, kBudget);
+  EXPECT_EQ(index_->DescribeHead(fork, 0, 0)->num_retained, kKeptBudget);
 
   // Queries that a later prompt has left behind are no better than none.
   const absl::Status late = Append(sequence_, 131, 100).status();
@@ -251,11 +252,11 @@ TEST_F(OwnQueries, FewerThanTheScorerWantsWillDo) {
   Ask(sequence_, 129);
   ASSERT_TRUE(Append(sequence_, 130, 1).ok());
   const Sets held = Held(*index_, sequence_);
-  EXPECT_EQ(held[0].size(), static_cast<size_t>(kBudget) + 1);
+  EXPECT_EQ(held[0].size(), static_cast<size_t>(kKeptBudget) + 1);
   EXPECT_EQ(held[0][0], 0);
   EXPECT_EQ(held[0][1], 1);
   EXPECT_EQ(held[0].back(), 130);
-  EXPECT_EQ(held[0][kBudget - 1], 129);
+  EXPECT_EQ(held[0][kKeptBudget - 1], 129);
 }
 
 // An engine that asks now and then: its last queries lie far apart, and no token of late may go for that.
@@ -267,12 +268,12 @@ TEST_F(OwnQueries, QueriesFarApartLeaveTheLastTokensAlone) {
       const int64_t held = index_->DescribeHead(sequence_, 0, 0)->num_retained;
       ASSERT_TRUE(Append(sequence_, p, 1).ok());
       if (p % 25 == 0) Ask(sequence_, p);
-      if (held < kBudget + kInterval) continue;
+      if (held < kKeptBudget + kInterval) continue;
       const Sets left = Held(*index_, sequence_);  // cut back before the token was taken
-      ASSERT_EQ(left[0].size(), static_cast<size_t>(kBudget) + 1);
+      ASSERT_EQ(left[0].size(), static_cast<size_t>(kKeptBudget) + 1);
       if (name == std::string("expected_attention")) continue;  // which foretells, so that no token goes unjudged
       const int64_t unseen = p - (p - 1) / 25 * 25;             // tokens since the last query
-      for (int64_t i = 0; i < unseen; ++i) EXPECT_EQ(left[0][kBudget - i], p - i);
+      for (int64_t i = 0; i < unseen; ++i) EXPECT_EQ(left[0][kKeptBudget - i], p - i);
     }
   }
 }
@@ -345,7 +346,7 @@ TEST_F(OwnQueries, ReadersAskWhileTokensComeAndForksGo) {
   }
   stop = true;
   reader.join();
-  EXPECT_LE(Held(*index_, sequence_)[0].size(), static_cast<size_t>(kBudget + kInterval));
+  EXPECT_LE(Held(*index_, sequence_)[0].size(), static_cast<size_t>(kKeptBudget + kInterval));
   EXPECT_LE(index_->stats().query_bytes, int64_t{8} * 4 * 64 * 4);
 }
 

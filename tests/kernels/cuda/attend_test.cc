@@ -44,9 +44,9 @@ struct Rows {
   ChunkedRows view;
 };
 
-// Windows of a zone from place `begin` on.
-struct Windows {
-  Windows(Backend* backend, const Rows& keys, const Rows& values, int dim, int begin, int count, int chunk_windows) {
+// Means of the windows of a zone from place `begin` on.
+struct ZoneMeans {
+  ZoneMeans(Backend* backend, const Rows& keys, const Rows& values, int dim, int begin, int count, int chunk_windows) {
     const size_t record = WindowMeansBytes(dim);
     for (int w = 0; w < count; ++w) {
       if (w % chunk_windows == 0) {
@@ -178,7 +178,7 @@ class RandomCase {
     if (windows == 0) return;
     ChooseSets(sink, zone_end);
     if (task.sets == nullptr || Draw(3) == 0) return;
-    windows_ = std::make_unique<Windows>(backend, *keys_, *values_, dim_, sink, windows, 1 + Draw(40));
+    windows_ = std::make_unique<ZoneMeans>(backend, *keys_, *values_, dim_, sink, windows, 1 + Draw(40));
     task.windows = windows_->view;
     task.num_windows = windows;
     task.zone_begin = sink;
@@ -220,7 +220,7 @@ class RandomCase {
   std::mt19937 random_;
   int dim_ = 0;
   std::unique_ptr<Rows> keys_, values_;
-  std::unique_ptr<Windows> windows_;
+  std::unique_ptr<ZoneMeans> windows_;
   std::vector<float> queries_;
   std::vector<std::vector<int32_t>> sets_;
   std::vector<std::vector<float>> logits_;
@@ -303,6 +303,49 @@ TEST(CudaAttend, NothingAndOneKey) {
   for (int j = 0; j < kDim; ++j) {
     EXPECT_EQ(one.output[j], 0);
     EXPECT_EQ(one.output[kDim + j], values.values[77 * kDim + j]);
+  }
+}
+
+// A NaN in a row's logit is in all that its head is answered, wherever the row is, and in no other head's.
+TEST(CudaAttend, ANaNStays) {
+  constexpr int kDim = 64, kRows = 700, kHeads = 3;
+  const auto device = cuda::BackendOn(std::make_shared<HostDeviceControl>());
+  std::vector<float> queries = Gaussian(kHeads * kDim, 1);
+  const Rows keys(device.get(), Gaussian(kRows * kDim, 2), kDim, DType::kFloat16, 256);
+  const Rows values(device.get(), Gaussian(kRows * kDim, 3), kDim, DType::kFloat16, 256);
+  cpu::AttentionTask task;
+  task.queries = queries.data();
+  task.group = kHeads;
+  task.scale = .1f;
+  task.keys = keys.view;
+  task.values = values.view;
+  std::vector<std::vector<int32_t>> sets(kHeads);
+  std::vector<std::vector<float>> logits(kHeads);
+  for (int h = 0; h < kHeads; ++h) {
+    for (int32_t place = 100; place < 300; ++place) sets[h].push_back(place), logits[h].push_back(.01f * place);
+  }
+  for (const bool in_query : {false, true}) {
+    for (const float cap : {0.0f, 5.0f}) {
+      task.softcap = cap;
+      task.dense = {{0, 100}, {300, kRows}};
+      task.sets = &sets;
+      task.logits = &logits;
+      const Answer want = OnHost(task);
+      float* const at = in_query ? &queries[kDim + 3] : &logits[1][170];
+      const float before = *at;
+      *at = NAN;
+      const Answer got = OnDevice(device.get(), task);
+      *at = before;
+      EXPECT_TRUE(std::isnan(got.log_sum_exp[1])) << got.log_sum_exp[1];
+      for (int h = 0; h < kHeads; ++h) {
+        if (h != 1) {
+          EXPECT_NEAR(got.log_sum_exp[h], want.log_sum_exp[h], 1e-5);
+        }
+        for (int j = h * kDim; j < (h + 1) * kDim; ++j) {
+          ASSERT_TRUE(h == 1 ? std::isnan(got.output[j]) : std::abs(got.output[j] - want.output[j]) < 1e-5f) << j;
+        }
+      }
+    }
   }
 }
 
@@ -420,7 +463,7 @@ struct SearchedZone {
 
   std::shared_ptr<const Codec> codec;
   Rows keys, values;
-  Windows windows;
+  ZoneMeans windows;
   std::vector<float> queries;
   Buffer codes;
   ConstCodePlanes segment;
@@ -479,6 +522,46 @@ TEST(CudaAttend, AttendsWhatASearchHasJustFound) {
       EXPECT_EQ(got.attended, want.attended);
       ExpectNear(got, want);
     }
+  }
+}
+
+// Searches whose working memory together is beyond a launch's bound are attended in several.
+TEST(CudaAttend, SearchesWorkInABoundedPart) {
+  SearchParams params = ZoneParams(Scope::kPerQHead);
+  params.recall_target = .9;  // room for half the zone a query
+  std::vector<Answer> answers[2];
+  size_t launches[2];
+  int64_t worked_in[2];
+  for (int which = 0; which < 2; ++which) {
+    const auto control = std::make_shared<HostDeviceControl>();
+    std::string why;
+    const auto device = cuda::MakeCudaBackend(std::make_unique<cuda::HostDevice>(control), 1, &why,
+                                              which == 0 ? cuda::kWorkspaceBytes : size_t{1} << 16);
+    const SearchedZone zone(device.get());
+    ASSERT_TRUE(zone.Made());
+    constexpr int kSearches = 12;
+    const std::vector<SearchTask> searches(kSearches, zone.Search());
+    std::vector<SearchOutput> found(kSearches);
+    answers[which].assign(kSearches, Answer(zone.Attention()));
+    std::vector<AttendTask> tasks(kSearches);
+    for (int i = 0; i < kSearches; ++i) {
+      tasks[i].attention = zone.Attention();
+      tasks[i].search = i;
+      tasks[i].output = answers[which][i].output.data();
+      tasks[i].log_sum_exp = answers[which][i].log_sum_exp.data();
+    }
+    const int64_t before = control->device_bytes;
+    ASSERT_EQ(device->attention()->Attend(searches.data(), kSearches, params, found.data(), tasks.data(), kSearches),
+              Outcome::kDone);
+    launches[which] = control->searches.size();
+    worked_in[which] = control->device_bytes - before;
+  }
+  EXPECT_EQ(launches[0], 1u);
+  EXPECT_GT(launches[1], 2u);
+  EXPECT_LT(worked_in[1], worked_in[0]);
+  for (size_t i = 0; i < answers[0].size(); ++i) {
+    EXPECT_EQ(answers[1][i].output, answers[0][i].output);
+    EXPECT_EQ(answers[1][i].log_sum_exp, answers[0][i].log_sum_exp);
   }
 }
 

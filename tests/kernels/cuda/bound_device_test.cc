@@ -16,6 +16,7 @@ namespace seine::cuda {
 namespace {
 
 thread_local int here = 0;  // the runtime's current device of this thread
+thread_local int mode = 0;  // and its capture mode, cudaStreamCaptureModeGlobal
 
 // The runtime's two calls; an ordinal beyond 7 is none.
 class FakeCurrent final : public CurrentDevice {
@@ -29,13 +30,22 @@ class FakeCurrent final : public CurrentDevice {
     here = ordinal;
     return Device::kNoError;
   }
+  Device::Error OfStream(void* theirs, int* ordinal) override {  // a stream points to its device
+    *ordinal = theirs == nullptr ? here : *static_cast<int*>(theirs);
+    return Device::kNoError;
+  }
+  Device::Error ExchangeCaptureMode(int* exchanged) override {
+    std::swap(mode, *exchanged);
+    return Device::kNoError;
+  }
 };
 
 struct Watch {
-  std::atomic<int> calls{0}, astray{0};
+  std::atomic<int> calls{0}, astray{0}, strict{0};
 };
 
-// A device of one ordinal, which counts the calls of threads that stand elsewhere.
+// A device of one ordinal, which counts the calls of threads that stand elsewhere, and of those that a capture on
+// another thread would make fail.
 class WatchedDevice final : public Device {
  public:
   WatchedDevice(int ordinal, std::shared_ptr<Watch> watch)
@@ -62,6 +72,7 @@ class WatchedDevice final : public Device {
   HostDevice& Seen() {
     ++watch_->calls;
     if (here != ordinal_) ++watch_->astray;
+    if (mode != CurrentDevice::kRelaxed) ++watch_->strict;
     return host_;
   }
   const int ordinal_;
@@ -110,6 +121,7 @@ void Live(std::unique_ptr<Device> device) {
       EXPECT_EQ(here, own);
       buffer = Buffer();
       EXPECT_EQ(here, own);
+      EXPECT_EQ(mode, 0);
     });
   }
   for (std::thread& caller : callers) caller.join();
@@ -124,6 +136,7 @@ TEST(BoundDevice, EveryCallReachesItsDeviceFromAnyThread) {
     auto watch = std::make_shared<Watch>();
     Live(BindDevice(std::make_unique<WatchedDevice>(ordinal, watch), ordinal, std::make_unique<FakeCurrent>()));
     EXPECT_EQ(watch->astray, 0) << ordinal;
+    EXPECT_EQ(watch->strict, 0) << ordinal;
     EXPECT_GT(watch->calls, 20);
   }
 }
@@ -133,6 +146,16 @@ TEST(BoundDevice, WithoutABindingCallsGoAstray) {
   auto watch = std::make_shared<Watch>();
   Live(std::make_unique<WatchedDevice>(1, watch));
   EXPECT_GT(watch->astray, 0);
+  EXPECT_GT(watch->strict, 0);
+}
+
+TEST(BoundDevice, AnotherDevicesStreamCannotBeAwaited) {
+  auto watch = std::make_shared<Watch>();
+  const auto device = BindDevice(std::make_unique<WatchedDevice>(1, watch), 1, std::make_unique<FakeCurrent>());
+  int own = 1, other = 0;
+  EXPECT_TRUE(device->CanAwait(nullptr));
+  EXPECT_TRUE(device->CanAwait(&own));
+  EXPECT_FALSE(device->CanAwait(&other));
 }
 
 TEST(BoundDevice, AnOrdinalThatIsNotThereFailsTheCall) {
@@ -142,6 +165,7 @@ TEST(BoundDevice, AnOrdinalThatIsNotThereFailsTheCall) {
   EXPECT_EQ(device->Allocate(256, &data), 101);
   EXPECT_EQ(watch->calls, 0);
   EXPECT_EQ(here, 0);
+  EXPECT_EQ(mode, 0);
 }
 
 }  // namespace
