@@ -26,7 +26,7 @@ namespace {
 constexpr uint64_t kMostFileBytes = 4 << 20, kMostPemBytes = 1 << 20;
 constexpr int kMostAnswerBytes = 1 << 20;
 constexpr size_t kMostWatched = 256;  // a connection each
-constexpr size_t kMostSaid = 300;     // bytes of an error
+constexpr size_t kMostSaid = 300;     // bytes of an error, as it came
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check", kInfo[] = "/seine.v1.AdminService/GetServerInfo";
 constexpr auto kTick = std::chrono::milliseconds(50);
 
@@ -75,9 +75,10 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
 }
 
 // What gRPC says last, after the last colon: "failed to connect to all addresses; last error: ...: Connection refused".
+// Cut before it is made printable, for half a character would make the list no message.
 std::string Short(const std::string& said) {
-  const std::string line = OneLine(said.substr(said.rfind(": ") == std::string::npos ? 0 : said.rfind(": ") + 2));
-  return line.size() <= kMostSaid ? line : line.substr(0, kMostSaid) + "...";
+  const std::string last = said.substr(said.rfind(": ") == std::string::npos ? 0 : said.rfind(": ") + 2);
+  return last.size() <= kMostSaid ? OneLine(last) : OneLine(last.substr(0, kMostSaid)) + "...";
 }
 
 }  // namespace

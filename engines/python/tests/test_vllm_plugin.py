@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import logging
+import math
 import os
 import re
 import subprocess
@@ -284,7 +285,11 @@ def test_codes_share_one_bound(served, monkeypatch):
         layer.impl.scale = 0.125 if i < 20 else 0.25  # two kinds of layers, which share a profile's numbers no more
     (_, second) = served.choose()
     second.make(100)
-    assert given["codes_bytes"] == round(1.5 * 2**30 / 30) and given["num_layers"] == 10
+    assert given["codes_bytes"] == math.ceil(1.5 * 2**30 / 30) and given["num_layers"] == 10
+    monkeypatch.setenv("SEINE_CODES_GIB", "1e-12")
+    served.backend.settings.of_process.cache_clear()
+    second.make(100)
+    assert given["codes_bytes"] == 1  # 0 would be no bound
 
 
 def test_metrics_grow_by_what_is_new():

@@ -75,6 +75,6 @@ export async function showFleet(after) {
     el('h2', {}, 'Families that have moved, or are about to'),
     rows.length ? table('Families', ['family', 'state', 'server', 'address', 'generation'], rows) :
       el('p', {}, 'There is none: every family is served where it was made.'),
-    el('p', {class: 'quiet'}, 'Servers of fleet.file are asked every two seconds while this is seen. Others ' +
+    el('p', {class: 'quiet'}, 'Servers of fleet.file are asked while this is seen, once in two seconds at most. Others ' +
        'are known by families that moved there, and are not asked.')];
 }

@@ -7,7 +7,7 @@ import {showLayer} from './layer.js';
 import {liveQuality, lookAtGate, lookAtMetrics} from './quality.js';
 
 const SOON = 400;       // milliseconds until the next look, where something is about to change
-const REST = 200;       // times what a look took, until the next: looking takes .5 % of the time at most
+const REST = 200;       // times what a look took, until the next: looking takes .5 % of the time, or LONGEST passes
 const LONGEST = 60000;  // milliseconds between two looks, at most
 const byId = id => document.getElementById(id);
 const SOONS = 10;       // looks in a row after which it waits all the same
@@ -106,14 +106,17 @@ async function look() {
   clearTimeout(timer);
   state.soon = false;
   showPath(parts);
+  // A look that fails is as dear: a server that is too busy to answer is asked less often, too.
+  const rest = () => Math.min(Math.max(EVERY, REST * (performance.now() - began)), LONGEST);
   let content = null, said = '', wait = EVERY;
   try {
     content = await view(parts);
     const took = performance.now() - began;
     soons = state.soon ? soons + 1 : 0;
-    wait = state.soon && soons < SOONS ? SOON : Math.min(Math.max(EVERY, REST * took), LONGEST);
+    wait = state.soon && soons < SOONS ? SOON : rest();
     said = `Read in ${Math.round(took)} ms; again in ${Math.ceil(wait / 1000)} s`;
   } catch (error) {
+    wait = rest();
     said = error.message;
     if (error.status !== 401) content = [el('h1', {}, 'Nothing to show'), why(error)];
     else if (!byId('token')) content = askForToken(error);  // else it is being typed
