@@ -20,8 +20,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kTraceLayers = 2, kQHeads = 4, kKvHeads = 2, kFilterDim = 64;
-constexpr int64_t kTraceTokens = 90;
+constexpr int kShortLayers = 2, kQHeads = 4, kKvHeads = 2, kFilterDim = 64;
+constexpr int64_t kShortTokens = 90;
 
 class EvictCliTest : public ::testing::Test {
  protected:
@@ -34,7 +34,7 @@ class EvictCliTest : public ::testing::Test {
     ASSERT_EQ(Seine("index create m --layers 2 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32").exit_code, 0);
     ASSERT_TRUE(client->CreateSequence("m", "s").ok());
     const std::vector<float> keys = Keys();
-    const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTraceTokens, kKvHeads, kFilterDim}};
+    const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kShortTokens, kKvHeads, kFilterDim}};
     const auto length = client->Append({{"m", "s"}, 1, 0, tensor, {}});
     ASSERT_TRUE(length.ok()) << length.status();
     ASSERT_EQ(Seine("index create own --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --dtype fp32 --evict-budget 20 "
@@ -52,21 +52,21 @@ class EvictCliTest : public ::testing::Test {
   }
 
   static std::vector<float> Keys() {
-    std::vector<float> keys(kTraceTokens * kKvHeads * kFilterDim);
+    std::vector<float> keys(kShortTokens * kKvHeads * kFilterDim);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<float>(i * i % 8191) / 4096 - 1;
     return keys;
   }
   // The filter of layer 1, KV head h, lies along coordinate 5 + h, negated, as filters are published. Layer 0's are
   // others.
   static void WriteFilters(const std::string& file, const std::string& name, int dim) {
-    std::vector<float> filters(kTraceLayers * kKvHeads * dim);
+    std::vector<float> filters(kShortLayers * kKvHeads * dim);
     for (int h = 0; h < kKvHeads; ++h) {
       filters[h * dim] = 1;
       filters[(kKvHeads + h) * dim + 5 + h] = -1;
     }
     const std::string bytes(reinterpret_cast<const char*>(filters.data()), filters.size() * sizeof(float));
     const auto status =
-        WriteTensors({{name, TensorFile::Type::kF32, {kTraceLayers, kKvHeads, dim}, bytes}}, {}, folder_->Path(file));
+        WriteTensors({{name, TensorFile::Type::kF32, {kShortLayers, kKvHeads, dim}, bytes}}, {}, folder_->Path(file));
     ASSERT_TRUE(status.ok()) << status;
   }
   // Made-up keys with queries of all tokens, of other values, of the last 30, and of shapes that do not fit.
@@ -80,11 +80,11 @@ class EvictCliTest : public ::testing::Test {
                           std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float))};
     };
     const auto status = WriteTensors(
-        {tensor("k", {kTraceTokens, kKvHeads, kFilterDim}, 1), tensor("q", {kTraceTokens, kQHeads, kFilterDim}, 3),
-         tensor("others", {kTraceTokens, kQHeads, kFilterDim}, 7), tensor("last", {30, kQHeads, kFilterDim}, 3),
+        {tensor("k", {kShortTokens, kKvHeads, kFilterDim}, 1), tensor("q", {kShortTokens, kQHeads, kFilterDim}, 3),
+         tensor("others", {kShortTokens, kQHeads, kFilterDim}, 7), tensor("last", {30, kQHeads, kFilterDim}, 3),
          tensor("q1", {1, kQHeads, kFilterDim}, 3), tensor("q10", {10, kQHeads, kFilterDim}, 3),
-         tensor("q63", {63, kQHeads, kFilterDim}, 3), tensor("more", {kTraceTokens + 1, kQHeads, kFilterDim}, 3),
-         tensor("few_heads", {kTraceTokens, kKvHeads, kFilterDim}, 3), tensor("flat", {kTraceTokens, kFilterDim}, 3)},
+         tensor("q63", {63, kQHeads, kFilterDim}, 3), tensor("more", {kShortTokens + 1, kQHeads, kFilterDim}, 3),
+         tensor("few_heads", {kShortTokens, kKvHeads, kFilterDim}, 3), tensor("flat", {kShortTokens, kFilterDim}, 3)},
         {}, folder_->Path("kq"));
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -173,7 +173,7 @@ TEST_F(EvictCliTest, PublishedFiltersKeepWhatLiesAlongThem) {
   const Json json = Json::parse(outcome.out);
   const std::vector<float> keys = Keys();
   for (int h = 0; h < kKvHeads; ++h) {
-    std::vector<int> kept(kTraceTokens);
+    std::vector<int> kept(kShortTokens);
     std::iota(kept.begin(), kept.end(), 0);
     const auto along = [&](int token) { return keys[(token * kKvHeads + h) * kFilterDim + 5 + h]; };
     std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) { return along(a) > along(b); });
@@ -246,7 +246,7 @@ TEST_F(EvictCliTest, TheSoftmaxScaleAndTheFiltersHorizonAreSent) {
   EXPECT_TRUE(absl::StrContains(bad.err, "--softmax-scale: -1 is not in [0, 10000] (given.softmax_scale)")) << bad.err;
   const Outcome seen = Seine("diagnose m s --layer 1 --scorers knorm --queries %kq --tensor q1 -o json");
   ASSERT_EQ(seen.exit_code, 0) << seen.err;
-  EXPECT_EQ(Json::parse(seen.out)["heads"][0]["attention_tokens"], kTraceTokens);
+  EXPECT_EQ(Json::parse(seen.out)["heads"][0]["attention_tokens"], kShortTokens);
   const Outcome unseen = Seine("diagnose m s --layer 1 --scorers knorm");
   EXPECT_TRUE(absl::StrContains(unseen.out, "No correlation with attention")) << unseen.out;
   const Outcome horizon = Seine(
@@ -266,7 +266,7 @@ TEST_F(EvictCliTest, AnIndexTakesPublishedFilters) {
       "--evict-interval 70 --evict-scorer qfilters ";
   const auto client = server.Connect();
   const std::vector<float> keys = Keys();
-  const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTraceTokens, kKvHeads, kFilterDim}};
+  const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kShortTokens, kKvHeads, kFilterDim}};
   std::vector<std::vector<client::HeadScores>> held;
   for (const auto& [name, flag] : {std::pair{"file", "--evict-filters %filters"}, {"name", "--evict-filters-file m"}}) {
     const Outcome created = SeineAt(server, absl::StrReplaceAll(create, {{"%s", name}}) + flag);
@@ -334,7 +334,7 @@ TEST_F(EvictCliTest, NamedPositionsAndTheProjectionAreSent) {
   const auto client = server_->Connect();
   ASSERT_TRUE(client->CreateSequence("valued", "s").ok());
   const std::vector<float> keys = Keys();
-  const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kTraceTokens, kKvHeads, kFilterDim}};
+  const client::ConstTensor tensor = {keys.data(), client::DType::kFloat32, {kShortTokens, kKvHeads, kFilterDim}};
   ASSERT_TRUE(client->Append({{"valued", "s"}, 0, 0, tensor, tensor}).ok());
   std::vector<float> identity(256 * 256);
   for (int i = 0; i < 256; ++i) identity[i * 257] = 1;
