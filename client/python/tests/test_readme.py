@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "client" / "python" / "README.md"
 OUTSIDE = {  # how a line of shell begins -> what proves it in place of this test
+    "python3 -m venv build/venv && . build/venv/bin/activate": "versions.py makes environments",
     "pip install ./client/python": "versions.py does it",
     "cmake -DSEINE_PYTHON=": "how this very test is run",
     "python client/python/generate_stubs.py": "python.stubs of ctest",
