@@ -54,6 +54,9 @@ absl::Status CheckAnswer(const Core& core, int64_t count, int64_t bytes, absl::s
 absl::StatusOr<int64_t> AppendTokens(Core& core, const AppendView& append, const std::string& field, int64_t room,
                                      Retained* retained, std::shared_ptr<Index>* found = nullptr);
 
+// The part of GetServerInfo that is read off memory: all but profiles and files that were passed over.
+void DescribeServer(Core& core, v1::GetServerInfoResponse* response);
+
 // Name(core, request, response) of every call.
 #define SEINE_DECLARE_CALL(service, name, ...) \
   absl::Status name(Core& core, const v1::name##Request& request, v1::name##Response* response);

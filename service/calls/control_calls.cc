@@ -247,7 +247,7 @@ absl::Status TruncateSequence(Core& core, const v1::TruncateSequenceRequest& req
   return absl::OkStatus();
 }
 
-absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetServerInfoResponse* response) {
+void DescribeServer(Core& core, v1::GetServerInfoResponse* response) {
   response->set_version(SEINE_VERSION);
   response->set_backend(core.backend->name());
   response->set_simd_target(core.backend->simd_target());
@@ -261,10 +261,14 @@ absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetS
   response->set_uptime_seconds(std::chrono::duration_cast<std::chrono::seconds>(uptime).count());
   response->set_queue_capacity(core.options.queue_capacity);
   response->set_max_message_bytes(core.options.max_message_bytes);
-  for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   response->set_instance(core.instance);
   response->set_draining(core.draining);
   response->set_page(core.page);
+}
+
+absl::Status GetServerInfo(Core& core, const v1::GetServerInfoRequest&, v1::GetServerInfoResponse* response) {
+  DescribeServer(core, response);
+  for (std::string& name : core.options.profiles->Names()) response->add_profiles(std::move(name));
   for (const PassedOverFile& file : core.exit_files.List()) {
     if (TenantOfCall() != nullptr && file.tenant != CurrentTenant()) continue;
     v1::PassedOverFile* const out = response->add_passed_over();

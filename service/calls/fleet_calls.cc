@@ -71,16 +71,13 @@ void ToProto(const WatchedServer& said, v1::FleetServer* out) {
 }
 
 // The server that answers, as it is now.
-absl::Status DescribeItself(Core& core, v1::FleetServer* out) {
+void DescribeItself(Core& core, v1::FleetServer* out) {
   out->set_itself(true);
   if (out->address().empty()) out->set_address(core.address);
   out->set_health(core.draining ? v1::SERVER_HEALTH_DRAINING : v1::SERVER_HEALTH_SERVING);
   out->set_age_seconds(0);
   out->clear_error();
-  if (auto s = GetServerInfo(core, {}, out->mutable_info()); !s.ok()) return s;
-  out->mutable_info()->clear_profiles();
-  out->mutable_info()->clear_passed_over();
-  return absl::OkStatus();
+  DescribeServer(core, out->mutable_info());
 }
 
 // Adds this server where the file does not name it: by its address, or by what it has said when it was asked there.
@@ -139,7 +136,7 @@ absl::Status ListServers(Core& core, const v1::ListServersRequest& request, v1::
     const bool named = server.known_by() == v1::KNOWN_BY_FILE &&
                        (IsOwnAddress(core, server.address()) || server.info().instance() == core.instance);
     if (!named && server.known_by() != v1::KNOWN_BY_ITSELF) continue;
-    if (auto s = DescribeItself(core, &server); !s.ok()) return s;
+    DescribeItself(core, &server);
   }
   return absl::OkStatus();
 }

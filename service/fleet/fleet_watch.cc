@@ -165,6 +165,7 @@ class FleetWatch::Round {
  public:
   explicit Round(FleetWatch& watch) : watch_(watch), token_(ReadToken(watch.options_.token_file)) {}
   ~Round() {
+    Cancel();  // none is left but where memory ran out
     queue_.Shutdown();
     void* tag = nullptr;
     for (bool ok = false; queue_.Next(&tag, &ok);) {
@@ -172,42 +173,42 @@ class FleetWatch::Round {
   }
 
   void Ask(std::vector<Due> due) {
-    std::map<Question*, std::unique_ptr<Question>> asked;
     std::deque<Due> left(std::make_move_iterator(due.begin()), std::make_move_iterator(due.end()));
-    while (!left.empty() || !asked.empty()) {
-      const bool stops = watch_.Stops();
-      if (stops) left.clear();
-      while (!left.empty() && asked.size() < kAtOnce) {
-        auto question = std::make_unique<Question>();
-        Begin(std::move(left.front()), question.get());
-        left.pop_front();
-        if (question->open > 0) {
-          Question* const key = question.get();
-          asked.emplace(key, std::move(question));
-        } else {
-          watch_.Tell(question->Answer(), nullptr);
-        }
+    while (!left.empty() || !asked_.empty()) {
+      if (watch_.Stops()) {
+        left.clear();
+        Cancel();
       }
-      if (stops) {
-        for (const auto& [question, owner] : asked) {
-          question->health.context.TryCancel();
-          question->info.context.TryCancel();
-        }
+      while (!left.empty() && asked_.size() < kAtOnce) {
+        auto owner = std::make_unique<Question>();
+        Question* const question = owner.get();
+        asked_.emplace(question, std::move(owner));
+        Begin(std::move(left.front()), question);
+        left.pop_front();
+        if (question->open > 0) continue;
+        watch_.Tell(question->Answer(), nullptr);
+        asked_.erase(question);
       }
       void* tag = nullptr;
       bool ok = false;
-      if (asked.empty() ||
+      if (asked_.empty() ||
           queue_.AsyncNext(&tag, &ok, std::chrono::system_clock::now() + kTick) != grpc::CompletionQueue::GOT_EVENT) {
         continue;
       }
       auto* const question = static_cast<Question*>(tag);
       if (--question->open > 0) continue;
       watch_.Tell(question->Answer(), question->channel);
-      asked.erase(question);
+      asked_.erase(question);
     }
   }
 
  private:
+  void Cancel() {
+    for (const auto& [question, owner] : asked_) {
+      question->health.context.TryCancel();
+      question->info.context.TryCancel();
+    }
+  }
   void Begin(Due due, Question* question) {
     question->node = std::move(due.node);
     question->channel = std::move(due.channel);
@@ -264,6 +265,7 @@ class FleetWatch::Round {
 
   FleetWatch& watch_;
   const absl::StatusOr<std::string> token_;
+  std::map<Question*, std::unique_ptr<Question>> asked_;  // whose calls are under way: they outlive the queue
   grpc::CompletionQueue queue_;
 };
 
@@ -342,12 +344,18 @@ void FleetWatch::Watch() {
   NameThread("fleet");
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stops_) {
-    std::vector<Due> due = TakeDue(Clock::now());
-    if (!due.empty()) {
-      lock.unlock();
-      Round(*this).Ask(std::move(due));
-      lock.lock();
-    } else if (watched_.empty()) {
+    bool asked = false;
+    try {
+      if (std::vector<Due> due = TakeDue(Clock::now()); !due.empty()) {
+        lock.unlock();
+        Round(*this).Ask(std::move(due));
+        asked = true;
+      }
+    } catch (const std::bad_alloc&) {  // what was not asked is due again
+    }
+    if (!lock.owns_lock()) lock.lock();
+    if (asked || stops_) continue;
+    if (watched_.empty()) {
       wake_.wait(lock);
     } else {
       wake_.wait_for(lock, std::chrono::milliseconds(200));

@@ -308,7 +308,7 @@ def check_what_goes(browser, cli, url):
     assert browser.run("document.querySelector('h1').textContent") == "short"
     cli("seq", "delete", "demo", "short")
     browser.run(LOOK)
-    browser.wait_for("document.querySelector('.error')?.textContent.includes('no such sequence')")
+    browser.wait_for("document.querySelector('.error')?.textContent.includes('not found')")
     cli("seq", "create", "demo", "short")
     browser.run(LOOK)
     browser.wait_for("document.querySelector('h1').textContent === 'short' && !document.querySelector('.error')")
