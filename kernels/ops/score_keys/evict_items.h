@@ -71,7 +71,7 @@ struct ScoreArgs {  // blocks of kScoreKeys, items
   int32_t most_keys = 0;  // of an item
 };
 
-inline constexpr int kCutLanes = 1024;
+inline constexpr int kCutLanes = 512;
 inline constexpr int kPlaceLanes = 256;
 inline constexpr int kSelectParts = 64;  // of an item's scores; kPlaceLanes each
 
