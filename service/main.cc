@@ -14,6 +14,7 @@
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -157,8 +158,10 @@ absl::StatusOr<ServerConfig> Configure(const CommandLine& line) {
 }
 
 std::string OpenCalls(const Core& core) {
+  const std::optional<std::map<std::string, int>> counts = core.open_calls.CountUnlessStuck();
+  if (!counts) return "calls that a stuck thread keeps locked";
   std::vector<std::string> open;
-  for (const auto& [method, count] : core.open_calls.Count()) open.push_back(absl::StrCat(method, " x", count));
+  for (const auto& [method, count] : *counts) open.push_back(absl::StrCat(method, " x", count));
   return open.empty() ? "nothing" : absl::StrJoin(open, ", ");
 }
 

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <unordered_set>
 
 #include "kernels/stop.h"
@@ -75,12 +77,27 @@ class OpenCalls {
   // How many there are of each method.
   std::map<std::string, int> Count() const {
     const std::lock_guard<std::mutex> lock(mutex_);
+    return CountLocked();
+  }
+  // The same, for whoever ends a server that is stuck and must not wait for it. Absent: a thread has kept the calls
+  // locked for a tenth of a second.
+  std::optional<std::map<std::string, int>> CountUnlessStuck() const {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    for (int i = 0; i < 20 && !lock.owns_lock(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      lock.try_lock();
+    }
+    if (!lock.owns_lock()) return std::nullopt;
+    return CountLocked();
+  }
+
+ private:
+  std::map<std::string, int> CountLocked() const {  // needs mutex_
     std::map<std::string, int> counts;
     for (const OpenCall* call : calls_) ++counts[call->method()];
     return counts;
   }
 
- private:
   mutable std::mutex mutex_;
   std::condition_variable none_;
   bool draining_ = false;                // guarded by mutex_
