@@ -74,7 +74,7 @@ nlohmann::ordered_json ToJson(const PromptAttentionResult& result) {
   return json;
 }
 
-// Of the sampled row that errs least, beside exact attention.
+// Names the sampled row that errs least, beside exact attention.
 std::string Verdict(const PromptAttentionResult& result) {
   const PromptAttentionRow* best = nullptr;
   for (const PromptAttentionRow& row : result.rows) {

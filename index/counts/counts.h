@@ -91,7 +91,7 @@ struct QualityReading {
   }
 };
 
-// What an index has counted since it was made.
+// Counts of an index since it was made.
 struct IndexTotals {
   int64_t appended = 0;    // tokens, once a layer
   int64_t candidates = 0;  // keys that outlived the scan, of all query heads

@@ -46,8 +46,8 @@ class ArrayFormat : public PieceFormat {
   const int64_t bytes_;
 };
 
-// What the code stores of an index, or of an engine's cells, share. It follows from the layout alone: codecs differ
-// between heads and layers.
+// Shape that the code stores of an index, or of an engine's cells, share. It follows from the layout alone: codecs
+// differ between heads and layers.
 class CodeShape {
  public:
   CodeShape(Backend* backend, const CodeLayout& layout, int heads, bool with_counts);

@@ -98,7 +98,7 @@ struct MmaD {
   int32_t sum[4];
 };
 
-// What a lane brings to Butterfly.
+// Floats that a lane brings to Butterfly.
 template <int kCount>
 struct FloatsOf {
   float of[kCount];

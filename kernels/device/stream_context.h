@@ -61,7 +61,7 @@ class StreamContext {
   // `error`, or what the waiting gives.
   Device::Error Finish(Device::Error error);
 
-  // What is enqueued from now on begins after what is on these streams of callers'.
+  // Work enqueued from now on begins after the work that is on these streams of callers by now.
   Device::Error Await(std::vector<void*> streams);
   // Copies of a call's arguments to the device, and of what comes back; both count.
   Device::Error Send(void* to, const void* from, size_t bytes) {

@@ -74,8 +74,8 @@ absl::StatusOr<std::string> ReadAuthorities(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("fleet.tls_ca: ", path, ": is no PEM"));
 }
 
-// What gRPC says last, after the last colon: "failed to connect to all addresses; last error: ...: Connection refused".
-// Cut before it is made printable, for half a character would make the list no message.
+// The last part of gRPC's error, after the last colon: "failed to connect to all addresses; last error: ...: Connection
+// refused". Cut before it is made printable, for half a character would make the list no message.
 std::string Short(const std::string& said) {
   const std::string last = said.substr(said.rfind(": ") == std::string::npos ? 0 : said.rfind(": ") + 2);
   return last.size() <= kMostSaid ? OneLine(last) : OneLine(last.substr(0, kMostSaid)) + "...";

@@ -1,4 +1,4 @@
-// What the other servers of a fleet say of themselves. A file names them (profile/io/fleet_file.h), which is read again
+// Health of the other servers of a fleet. A file names them (profile/io/fleet_file.h), which is read again
 // when it changes.
 //
 // Servers are asked by a thread of its own, and only while somebody looks: a call for the list never waits for another
@@ -39,7 +39,7 @@ struct FleetOptions {
 // must be. A file of a fleet that is not there yet is no error.
 absl::Status Validate(const FleetOptions& options);
 
-// What a server of the file has said.
+// Health and facts that a server of the file has told.
 struct WatchedServer {
   using Clock = std::chrono::steady_clock;
   FleetNode node;
@@ -67,7 +67,7 @@ class FleetWatch {
   // The fleet as the file has it now. Errors open with the path; NOT_FOUND: it is not
   // there.
   absl::StatusOr<FleetDescription> Describe();
-  // What those servers have said. They are asked from now on, and for kLooked.
+  // Returns the answers of those servers so far. They are asked from now on, and for kLooked.
   std::vector<WatchedServer> Look(const std::vector<FleetNode>& nodes);
   // The process that answered lately under a name (GetServerInfoResponse.instance); empty: none has.
   std::string InstanceOf(const std::string& name);

@@ -127,7 +127,7 @@ std::vector<Part> ChosenParts(const Flags& f) {
   return chosen;
 }
 
-// What ran before in the same folder counts, so that figures are marked by checks of an earlier command.
+// Results of the folder, earlier ones too, so that figures are marked by checks of an earlier command.
 class Summary {
  public:
   explicit Summary(const Flags& f) : path_(f.folder + "/summary.json") {

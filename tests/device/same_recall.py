@@ -7,7 +7,7 @@ usage: same_recall.py CPU.json DEVICE.json    prints the first that differ; exit
 import json
 import sys
 
-# Of the machine and the clock, not of the answers.
+# Fields that tell of the machine and the clock, not of the answers.
 PASSED_OVER = ("_us", "_ns", "_s", "us", "backend", "simd", "target", "threads", "machine", "gb_s", "version", "faiss")
 
 

@@ -15,7 +15,7 @@
 namespace seine::device {
 namespace {
 
-// What a batch of random items is drawn by.
+// Settings by which a batch of random items is drawn.
 struct Drawing {
   int planned = 0;              // items
   int least = 64, most = 4096;  // keys of each

@@ -1,4 +1,4 @@
-// What the device suite is made of: checks of a device's backend against the CPU's, and timings of its kernels. Each is
+// Parts of the device suite: checks of a device's backend against the CPU's, and timings of its kernels. Each is
 // a part with a name and a time limit. No GoogleTest, no gRPC: the program is built elsewhere and carried to a machine
 // that has nothing but a driver (`./dev device`). The same checks run on the emulated device in ctest.
 #ifndef SEINE_TESTS_DEVICE_SUITE_H_
@@ -49,7 +49,7 @@ struct PartResult {
   bool passed() const { return error.empty() && wrong == 0 && count > 0; }
 };
 
-// What a part runs on, and until when.
+// Backends that a part runs on, and its end.
 struct Rig {
   const SuiteOptions& options;
   Backend* cpu;

@@ -283,7 +283,7 @@ Json DescribeShape(const Shape& shape) {
           {"beta", shape.beta}};
 }
 
-// What every timing needs: a device of its own, keys, and the bandwidths that times are held against.
+// Needs of every timing: a device of its own, keys, and the bandwidths that times are held against.
 struct Tools {
   explicit Tools(const Rig& rig, int64_t num_keys) : gpu(rig.gpu), device(cuda::OpenDevice(&why)) {
     copy = CopyBandwidth(size_t{4} << 30, cudaMemcpyDeviceToDevice);

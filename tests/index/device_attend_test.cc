@@ -168,7 +168,7 @@ TEST_F(DeviceAttendTest, GivenPositionsAndPartsOfAZone) {
   }
 }
 
-// Of pieces of 2,048 rows the device has those that hold dense ones, whatever it reads of others in the host's memory.
+// The device has pieces of 2,048 rows that hold dense ones, whatever it reads of others in the host's memory.
 TEST_F(DeviceAttendTest, DenseRowsAndMeansLieOnTheDevice) {
   constexpr int64_t kPiece = 2048, kTokenBytes = 2 * 2 * 64 * 2, kRecords = 2 * (2 * 64 + 8);
   Make(Config());

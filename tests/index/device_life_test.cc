@@ -184,7 +184,7 @@ class DeviceLife {
     lengths_[id] += static_cast<int64_t>(names.size());
     ++appended_;
   }
-  // Of one memory or the other there is a little left: all of the tokens come, or none.
+  // Leaves a little of one memory or the other: all of the tokens come, or none.
   void AppendShortOfMemory(const std::string& id) {
     const std::vector<uint64_t> names = Tokens();
     const int64_t n = lengths_[id], device_limit = control_->device_limit, host_limit = control_->host_limit;

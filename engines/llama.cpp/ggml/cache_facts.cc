@@ -112,7 +112,7 @@ std::vector<CacheFacts> LayersOfShape(const CacheFacts& facts) {
 }
 
 std::vector<CacheFacts> FactsOfCache(const CacheFacts& facts) {
-  // What was learnt of a context that is gone may name a buffer at the same address.
+  // Facts of a context that is gone may name a buffer at the same address.
   const auto* base = static_cast<const uint8_t*>(ggml_backend_buffer_get_base(facts.buffer));
   const uint8_t* const end = base + ggml_backend_buffer_get_size(facts.buffer);
   std::map<int, CacheFacts> layers;

@@ -20,7 +20,7 @@ const ggml_tensor* CacheOf(const ggml_tensor* rows);
 // Return true if it is a key or value cache of llama.cpp's, [embedding of all KV heads, cells, streams]; set its layer.
 bool IsKeyCache(const ggml_tensor* root, int* layer = nullptr);
 bool IsValueCache(const ggml_tensor* root, int* layer = nullptr);
-// What a cache's rows are read as; empty: nothing that is answered.
+// Type that a cache's rows are read as; empty: none that is answered.
 std::optional<DType> RowTypeOf(const ggml_tensor* cache);
 // The cell that row `i` of a GGML_OP_SET_ROWS goes to, by that operation's second source.
 int64_t RowIndex(const ggml_tensor* indices, int64_t i);

@@ -1,4 +1,4 @@
-// What rows are computed of, as the graph says: their RoPE and positions, rotations, and the device of their weights.
+// Origin of rows, as the graph says: their RoPE and positions, rotations, and the device of their weights.
 #ifndef SEINE_ENGINES_LLAMA_CPP_GGML_ORIGIN_H_
 #define SEINE_ENGINES_LLAMA_CPP_GGML_ORIGIN_H_
 

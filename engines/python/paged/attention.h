@@ -1,4 +1,4 @@
-// What all layers and steps of one engine's paged cache share.
+// State that all layers and steps of one engine's paged cache share.
 #ifndef SEINE_ENGINES_PYTHON_PAGED_ATTENTION_H_
 #define SEINE_ENGINES_PYTHON_PAGED_ATTENTION_H_
 

@@ -30,7 +30,7 @@ int64_t EndOf(const AttendTask& task, const SearchTask* searches) {
   return end;
 }
 
-// What a task's views take.
+// Counts of the parts of a task's views.
 struct AttendSizes {
   AttendSizes(const AttendTask& t, const SearchTask* searches) {
     const cpu::AttentionTask& a = t.attention;

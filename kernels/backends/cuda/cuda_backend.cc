@@ -231,7 +231,7 @@ bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutp
   return true;
 }
 
-// What a task works in on the device, or a little more.
+// Bytes that a task works in on the device, or a little more.
 size_t WorkspaceOf(const SearchTask& t, const SearchParams& params) {
   int64_t dense = 0;
   for (const DenseRun& run : t.dense) dense += run.count;
@@ -273,7 +273,7 @@ Outcome CudaBackend::Search(const SearchTask* tasks, int count, const SearchPara
   return OutcomeOf(error, "search");
 }
 
-// What is searched and attended in one go: searches and tasks by their places.
+// Searches and tasks that are launched together, by their places.
 struct AttendBatch {
   bool whole = false;
   std::vector<int> searches, tasks;

@@ -16,7 +16,7 @@
 
 namespace seine::cuda {
 
-// What the searches of one launch work in on the device: a call of more is several launches, one behind another. A task
+// Bytes that the searches of one launch work in on the device: a call of more is several launches, in turn. A task
 // that alone needs more has it. Times StreamPool::kMost callers, this is what searches take beside the codes.
 inline constexpr size_t kWorkspaceBytes = size_t{256} << 20;
 

@@ -39,7 +39,8 @@ struct AttendShared {
   int32_t left[kAttendHeads][kAttendTile];   // of a window's rows, those that a head has not chosen
   const uint8_t* keys[kAttendTile];
   const uint8_t* rows[kAttendTile];  // of values
-  // Of each head so far, and how the tile scales its sums; units of queries8.
+  // Largest logit and sum of each head so far, the factor by which a tile scales its sums, and the unit of its
+  // queries8.
   float most[kAttendHeads], total[kAttendHeads], scale[kAttendHeads], unit[kAttendHeads];
 };
 

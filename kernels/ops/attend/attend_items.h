@@ -38,7 +38,7 @@ struct AttendSet {
   const float* logits = nullptr;  // scale <q, k> beside the places, where known; then keys are not read
 };
 
-// What a split gives of one head: the largest logit, and the sum of e^(logit - most) that its sums are weighted by.
+// A split's result of one head: the largest logit, and the sum of e^(logit - most) that its sums are weighted by.
 struct AttendStats {
   float most, total;
 };

@@ -34,7 +34,7 @@ struct CandidateShared {
   uint32_t begins[kChooseLanes];  // of pieces, in the order of their keys
 };
 
-// What a block's steps work in, one after another.
+// Memory that a block's steps share, one after another.
 struct ChooseShared {
   static constexpr size_t kBytes = Most(Most(sizeof(CandidateShared), sizeof(RerankShared)), sizeof(SurvivorShared));
   template <typename Step>

@@ -34,7 +34,7 @@ int Splits(const SearchParams& params, int64_t most) {
   return std::clamp(Blocks(most, kChooseKeys), kLeast, kMost);
 }
 
-// What becomes of an item's keys, of each query.
+// Numbers of an item's keys that each step leaves, of each query.
 struct Numbers {
   Numbers(const SearchParams& params, const CodeLayout& layout, double usual_share, int64_t n, bool refine_all)
       : wanted(static_cast<int32_t>(CandidatesWanted(params, layout, usual_share, n))), most(wanted) {

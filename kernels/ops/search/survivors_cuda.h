@@ -1,4 +1,4 @@
-// What follows on the candidates: the best `keep` estimates of each query, and the keys of a set: the union of its
+// Steps that follow on the candidates: the best `keep` estimates of each query, and the keys of a set: the union of its
 // queries' survivors. By one block, from ascending lists; nothing is as long as the zone.
 #ifndef SEINE_KERNELS_OPS_SEARCH_SURVIVORS_CUDA_H_
 #define SEINE_KERNELS_OPS_SEARCH_SURVIVORS_CUDA_H_

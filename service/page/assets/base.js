@@ -1,4 +1,4 @@
-// What every view of the page is made of: calls of the server, elements, and how figures are written.
+// Parts of every view of the page: calls of the server, elements, and how figures are written.
 // Whatever comes from the server is written as text, never as markup.
 export const EVERY = 5000;  // milliseconds between two looks, at least
 export const ROWS = 100;    // of a list at once

@@ -33,7 +33,7 @@ class Progress : public ::testing::Test {
     dup2(err_, STDERR_FILENO);
     for (const int fd : {err_, terminal_, master_}) close(fd);
   }
-  // What was drawn so far, and within `wait` more.
+  // Returns all that was drawn so far, and within `wait` more.
   std::string Drawn(int wait_ms) const {
     std::string text;
     for (pollfd drawn = {master_, POLLIN, 0}; poll(&drawn, 1, text.empty() ? wait_ms : 0) == 1;) {

@@ -503,7 +503,7 @@ Outcome SearchedOnDevice(const SearchedZone& zone, Backend* device, const Search
   return outcome;
 }
 
-// What a search finds is attended behind it: its sets are the search's own, and no place comes back to the host before.
+// Attention behind a search, over its own sets: no place comes back to the host before.
 TEST(CudaAttend, AttendsWhatASearchHasJustFound) {
   const auto cpu = MakeCpuBackend(1), device = cuda::BackendOn(std::make_shared<HostDeviceControl>());
   const SearchedZone on_cpu(cpu.get()), on_device(device.get());

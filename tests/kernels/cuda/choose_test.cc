@@ -1,4 +1,4 @@
-// What a search's blocks do with lists, apart from a search: pieces in the order of their keys, and the union of
+// Lists of a search's blocks, apart from a search: pieces in the order of their keys, and the union of
 // survivors, against std::set.
 #include "kernels/ops/search/choose_cuda.h"
 
