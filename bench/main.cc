@@ -40,8 +40,8 @@ bool IsInput(absl::StatusCode code) {
 
 constexpr char kStart[] =
     "seine-bench measures how well and how fast Seine retrieves and evicts.\n\n"
-    "  seine-bench recall --synthetic rope --num-keys 65536     # keys that are made up\n"
-    "  seine-bench recall --trace FILE --beta .02,.05,.10       # of seine_kv.trace\n"
+    "  seine-bench recall --synthetic rope --num-keys 65536     # synthetic keys\n"
+    "  seine-bench recall --trace FILE --candidate-fraction .02,.05 # of seine_kv.trace\n"
     "  seine-bench step                                         # a decode step, beside exact attention\n\n"
     "seine-bench --help has every command, and seine-bench COMMAND --help its flags.\n";
 

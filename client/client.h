@@ -190,7 +190,7 @@ class Client {
   absl::StatusOr<Retained> GetRetained(const Sequence& sequence, int layer);
   // The scores of every token that a layer holds, by KV head.
   absl::StatusOr<std::vector<HeadScores>> Score(const Sequence& sequence, int layer, const v1::ScorerSettings& scorer,
-                                                const Given& given);
+                                                const ScorerInputs& given);
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseRequest& request);
 
   // Subspaces: the newest bases of a layer and how they fare; others in their place, from which learning goes on while

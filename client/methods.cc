@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "profile/io/json.h"
 #include "profile/spelling.h"
+#include "proto/fields/find_field.h"
 #include "seine/v1/admin_service.pb.h"
 #include "seine/v1/eviction_service.pb.h"
 #include "seine/v1/index_service.pb.h"
@@ -80,7 +81,7 @@ class Resolver final : public pb::util::TypeResolver {
 absl::Status CheckFields(const pb::Descriptor& message, const nlohmann::json& json, const std::string& path) {
   if (!json.is_object() || message.file()->package() == "google.protobuf") return absl::OkStatus();
   for (const auto& [name, value] : json.items()) {
-    const pb::FieldDescriptor* field = message.FindFieldByName(name);
+    const pb::FieldDescriptor* field = FindField(message, name);
     if (field == nullptr) field = message.FindFieldByCamelcaseName(name);
     if (field == nullptr) {
       std::vector<std::string> known;

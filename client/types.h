@@ -23,7 +23,7 @@ enum class DType : uint8_t { kFloat32 = 1, kFloat16 = 2, kBFloat16 = 3, kInt32 =
 // kIndex: from the codes. kDense: all is visible. kExact: by the exact scores of every stored key, as the selector asks
 // or because the zone is short, or with given positions. kGate: of Attend, every token, for the layer's codes lose too
 // much (RetrievalSettings.gate).
-enum class Path : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3, kGate = 4 };
+enum class SearchMode : uint8_t { kUnknown = 0, kIndex = 1, kDense = 2, kExact = 3, kGate = 4 };
 
 constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2; }
 
@@ -141,17 +141,17 @@ struct RetrieveItem {
 };
 
 // What one RetrieveItem got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; under
-// Path::kDense everything is, and there are no sets. A set belongs to a KV head or to a query head (Selector.scope).
-// Once tokens of the layer were evicted, heads hold different ones: both ranges are empty, and dense_positions says for
-// each KV head what is visible besides.
+// SearchMode::kDense everything is, and there are no sets. A set belongs to a KV head or to a query head
+// (Selector.scope). Once tokens of the layer were evicted, heads hold different ones: both ranges are empty, and
+// dense_positions says for each KV head what is visible besides.
 struct Answer {
   absl::Status status;
-  Path path = Path::kUnknown;
+  SearchMode path = SearchMode::kUnknown;
   int64_t num_tokens = 0;
   int64_t zone_begin = 0, zone_end = 0;
   bool all_returned = false;  // top_k covers the whole zone
   // The codes searched are made for other positions than the layer has reached: recall may be lower.
-  bool codes_outgrown = false;
+  bool codes_stale = false;
   bool capped = false;  // under mass_p: its cap ended some set before the mass reached p
   int num_sets = 0;
   int width = 0;                   // of a row of positions
@@ -174,7 +174,7 @@ struct RetrieveResult {
 // log-sum-exp L. Over no token the output is 0 and the log-sum-exp -infinity.
 struct Attended {
   absl::Status status;
-  Path path = Path::kUnknown;
+  SearchMode path = SearchMode::kUnknown;
   int64_t num_tokens = 0;
   int num_q_heads = 0, head_dim = 0;
   int64_t prompt_tokens = 0;       // of a prompt's item
@@ -182,7 +182,7 @@ struct Attended {
   std::vector<float> log_sum_exp;  // [num_q_heads], a prompt's [prompt_tokens, num_q_heads]
   int64_t attended_tokens = 0;     // of all query heads and a prompt's tokens together, the tail's not counted
   bool tail = false;               // whether it was counted in
-  bool codes_outgrown = false;     // as Answer's
+  bool codes_stale = false;        // as Answer's
   Answer selected;                 // if asked for
   absl::Span<const float> head(int i) const { return absl::MakeConstSpan(output).subspan(i * head_dim, head_dim); }
 };
@@ -229,7 +229,7 @@ struct Reconstructed {
 };
 
 // What scorers may need besides the stored keys.
-struct Given {
+struct ScorerInputs {
   ConstTensor queries = {};                 // [positions, num_q_heads, head_dim] of the last positions, post-RoPE
   ConstTensor filters = {};                 // fp32 [num_kv_heads, head_dim], qfilters: high <k, filter> is kept
   std::vector<ConstTensor> scores = {};     // client: one a KV head, fp32 [tokens held]
@@ -243,7 +243,7 @@ struct EvictRequest {
   v1::ScorerSettings scorer = {};
   v1::Budget budget = {};
   v1::Keep keep = {};
-  Given given = {};
+  ScorerInputs given = {};
   bool dry_run = false;  // nothing changes
   // A dry run drops nothing, and what is kept under it is what the layer retains now.
   RetainedReport report = RetainedReport::kNone;
@@ -267,7 +267,7 @@ struct DiagnoseRequest {
   std::vector<v1::ScorerSettings> scorers = {};  // compared with each other, at most 16
   v1::Budget budget = {};                        // of the sets compared
   std::optional<int> window = {};                // of the dilution, tokens
-  Given given = {};
+  ScorerInputs given = {};
 };
 
 struct HeadDiagnosis {

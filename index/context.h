@@ -42,11 +42,11 @@ class Context {
   const EvictionPolicy eviction;
   const LowRankShapes low_rank;  // [num_layers][num_kv_heads]; empty: all that is stored is full-rank
   mutable ScoreRoom score_room;  // thread-safe
-  mutable std::atomic<int64_t> queries_not_kept{0};  // steps, for want of memory
-  const std::shared_ptr<Counts> counts;              // thread-safe; nullptr: nothing is counted, here and below
-  const std::unique_ptr<IndexCounts> own_counts;     // thread-safe
-  const std::shared_ptr<QualityMonitor> quality;     // thread-safe; nullptr: no item is sampled
-  mutable std::deque<LayerGate> gates;               // [num_layers]; thread-safe; empty: nothing is watched
+  mutable std::atomic<int64_t> dropped_queries{0};  // steps, for want of memory
+  const std::shared_ptr<Counts> counts;             // thread-safe; nullptr: nothing is counted, here and below
+  const std::unique_ptr<IndexCounts> own_counts;    // thread-safe
+  const std::shared_ptr<QualityMonitor> quality;    // thread-safe; nullptr: no item is sampled
+  mutable std::deque<LayerGate> gates;              // [num_layers]; thread-safe; empty: nothing is watched
 
   // Whether the backend's device attends what it finds (DeviceAttention); else the host does.
   const bool attends_on_device;

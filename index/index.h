@@ -114,7 +114,7 @@ class Index {
   // rows and codes move together, so their memory is given back at once; while the call runs both exist. Forks made
   // before keep their tokens. Errors as of Score, and of the budget; RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
-                                            const ScoreGiven& given) = 0;
+                                            const ScorerInputs& given) = 0;
 
   // A new sequence holding the first `position` tokens of every layer (copy-on-write; layers shorter are taken whole).
   // position < 0: all. OUT_OF_RANGE beyond the longest layer.
@@ -207,12 +207,12 @@ class Index {
   // How much each token that a layer holds is worth keeping. FAILED_PRECONDITION where kv_store keeps no keys, or the
   // scorer needs values that are not kept; INVALID_ARGUMENT naming the field.
   virtual absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
-                                            const ScoreGiven& given) const = 0;
+                                            const ScorerInputs& given) const = 0;
 
   // What a layer's keys look like to eviction, by KV head. Errors as of Score.
   virtual absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const SequenceHandle& handle, int layer,
                                                               const DiagnoseParams& params,
-                                                              const ScoreGiven& given) const = 0;
+                                                              const ScorerInputs& given) const = 0;
 
   // One layer of a model profile (profile/profile.h), measured on what `handles` hold and were asked: stored keys
   // beyond the sink (of a sequence of more than 16,384, windows of 64 all along) and values where they are kept, and a

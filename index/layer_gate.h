@@ -3,7 +3,7 @@
 // Lost is the share of attention on the exact top k, less that on the tokens that the code chose: what a wrong or
 // outgrown profile, or keys that the code describes badly, cost. What the best choice of so many tokens leaves out is
 // not in it, for no other code would find it. Of SmolLM2-135M's layers at 4,096 and 7,936 tokens a code of two scanned
-// bits loses .003, the worst layer .019; with moments of made-up keys in its profile .02, the worst .07.
+// bits loses .003, the worst layer .019; with moments of synthetic keys in its profile .02, the worst .07.
 #ifndef SEINE_INDEX_LAYER_GATE_H_
 #define SEINE_INDEX_LAYER_GATE_H_
 

@@ -33,7 +33,7 @@ struct IndexStats {
   int64_t reencoded_layers = 0;
   int64_t reencoded_unfit_layers = 0;
   int64_t reencoded_keys = 0;
-  int64_t queries_not_kept =
+  int64_t dropped_queries =
       0;  // times that a step's queries found no memory: in the sample that tells of fit, for scorers
   // Since the index was made: layers cut back, and tokens dropped, each counted once a head.
   int64_t evictions = 0;

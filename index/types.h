@@ -94,23 +94,23 @@ struct RetrieveItem {
 // How an item was answered: from the codes; everything is dense; by the exact scores of every stored key, as asked for
 // (Method::kExact) or because the zone is short (ReadsWhole in kernels/ops/query/search.h), or with given positions;
 // kGate: of Attend, every token, since the layer's codes lose too much (IndexConfig::gate).
-enum class Path : uint8_t { kIndex = 0, kDense = 1, kExact = 2, kGate = 3 };
+enum class SearchMode : uint8_t { kIndex = 0, kDense = 1, kExact = 2, kGate = 3 };
 
 // Answer for one item. Sets are per KV head or per query head (params.scope), each ascending by position. Dense tokens
-// [0, dense_begin) and [dense_end, num_tokens) are visible besides; under kDense everything is, and sets are empty
-// (dense_begin = dense_end = num_tokens). Once tokens of the layer were evicted, heads hold different ones: what is
+// [0, zone_begin) and [zone_end, num_tokens) are visible besides; under kDense everything is, and sets are empty
+// (zone_begin = zone_end = num_tokens). Once tokens of the layer were evicted, heads hold different ones: what is
 // visible besides is listed for each in dense_positions, and both ranges are empty (0 and num_tokens). A head may then
 // be dense, its set empty, while others are searched; the path is kDense where all of them are.
 struct ItemAnswer {
   absl::Status status;
-  Path path = Path::kIndex;
+  SearchMode path = SearchMode::kIndex;
   int64_t num_tokens = 0;
-  int64_t dense_begin = 0;    // = zone begin
-  int64_t dense_end = 0;      // = zone end
+  int64_t zone_begin = 0;
+  int64_t zone_end = 0;
   bool all_returned = false;  // top_k >= tokens in the zone
   // The codes that were searched are made for other positions than the layer has reached: recall may be lower. So it is
   // while a decoding layer's are made anew, where memory is short for that, or where kv_store keeps no keys.
-  bool codes_outgrown = false;
+  bool codes_stale = false;
   bool capped = false;                           // under mass_p: top_k ended some set before its mass reached that
   std::vector<float> masses;                     // [sets] under mass_p: estimated mass of the zone in each; 1 of a
                                                  // head that was not searched. Error: kernels/ops/query/zone_mass.h
@@ -127,7 +127,7 @@ struct ItemAnswer {
 // log-sum-exp -infinity, which merges like any other.
 struct AttendAnswer {
   absl::Status status;
-  Path path = Path::kIndex;  // kDense: everything held was attended
+  SearchMode path = SearchMode::kIndex;  // kDense: everything held was attended
   int64_t num_tokens = 0;
   int64_t prompt_tokens = 0;       // the item's
   std::vector<float> output;       // [num_q_heads, head_dim], a prompt's [prompt_tokens, num_q_heads, head_dim]
@@ -135,7 +135,7 @@ struct AttendAnswer {
   int64_t attended_tokens = 0;     // of all query heads, and a prompt's tokens, together, without what the tail counts
   bool on_device = false;          // attended by the device that searched, and not by the host
   bool tail = false;               // whether it was counted in; with nothing to search there is none
-  bool codes_outgrown = false;     // as ItemAnswer's
+  bool codes_stale = false;        // as ItemAnswer's
   ItemAnswer selected;             // if attention.with_positions
   AttentionTimes times;            // of all KV heads together, without the search
 };
@@ -175,7 +175,7 @@ struct EvictParams {
 // from the index's profile; expected_attention its moments from `queries`, else from the profile. Where an index keeps
 // queries (eviction.keep_queries), these stand in for those that scorers need and the call lacks: FAILED_PRECONDITION
 // where none of the last `interval` positions' was seen.
-struct ScoreGiven {
+struct ScorerInputs {
   const float* queries = nullptr;  // [num_queries, num_q_heads, head_dim] after RoPE, fp32, of the last positions
   int64_t num_queries = 0;
   const float* filters = nullptr;                    // [num_kv_heads, head_dim]

@@ -53,7 +53,7 @@ const std::vector<ValueSpellings>& AllValueSpellings() {
       {"ValueWeight", {{"none"}, {"norm"}, {"projected"}}},
       {"HeadBudget", {{"uniform"}, {"adaptive"}, {"pyramid"}}},
       {"RetainedReport", {{"dropped"}, {"kept"}}},
-      {"Path", {{"index"}, {"dense"}, {"exact"}, {"gate"}}},
+      {"SearchMode", {{"index"}, {"dense"}, {"exact"}, {"gate"}}},
   };
   return *kAll;
 }

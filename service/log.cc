@@ -113,17 +113,17 @@ class StderrSink final : public spdlog::sinks::base_sink<spdlog::details::null_m
   // Those that are lost stood between the line before and the next.
   void TellOfLost() {
     const int64_t lost = LostLogLines();
-    if (lost == told_) return;
+    if (lost == reported_) return;
     const std::string text =
-        absl::StrCat("log: ", lost - told_, " lines are lost, for stderr did not take them in time");
-    told_ = lost;
+        absl::StrCat("log: ", lost - reported_, " lines are lost, for stderr did not take them in time");
+    reported_ = lost;
     Write({kLogName, spdlog::level::warn, text});
   }
 
   std::atomic<int64_t>* const refused_;
   Progress* const progress_;
   LineWriter out_{STDERR_FILENO};
-  int64_t told_ = 0;
+  int64_t reported_ = 0;
 };
 
 // Lives as long as the process: its thread may wait for stderr for ever, and nobody waits for that thread.

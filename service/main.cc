@@ -205,7 +205,7 @@ std::unique_ptr<Watchdog> MakeWatchdog(const ServerConfig& config, const Notifie
   const absl::Duration limit = asked > absl::ZeroDuration() ? asked : notifier.watchdog();
   if (limit <= absl::ZeroDuration()) return nullptr;
   return std::make_unique<Watchdog>(Watchdog::Watch{limit, [server, limit] { return server->Answers(limit / 4); },
-                                                    [&notifier] { notifier.Tell("WATCHDOG=1").IgnoreError(); },
+                                                    [&notifier] { notifier.Notify("WATCHDOG=1").IgnoreError(); },
                                                     [server, limit] {
                                                       spdlog::error(
                                                           "no answer to its own calls for {}: ended; under way: {}",
@@ -262,16 +262,16 @@ int Serve(const CommandLine& line, ServerConfig config, const Signals& signals) 
   if (!core.why_cpu.empty()) spdlog::info("backend cpu, not cuda: {}", core.why_cpu);
   WarnOfProfiles(*core.options.profiles);
   const Notifier notifier;
-  WarnUnless(notifier.Tell(absl::StrCat("READY=1\nSTATUS=listens on ", (*server)->address())));
+  WarnUnless(notifier.Notify(absl::StrCat("READY=1\nSTATUS=listens on ", (*server)->address())));
   std::unique_ptr<Watchdog> watchdog = MakeWatchdog(config, notifier, server->get());
   Signals::Event event = signals.Wait();
   for (; event.reload; event = signals.Wait()) {
     WarnUnless(notifier.TellReloading());
     Reload(Configure(line), &config, &core);
-    WarnUnless(notifier.Tell("READY=1"));
+    WarnUnless(notifier.Notify("READY=1"));
   }
   signals.Release();  // a second one ends the process at once
-  WarnUnless(notifier.Tell("STOPPING=1"));
+  WarnUnless(notifier.Notify("STOPPING=1"));
   const absl::Duration delay = absl::Seconds(config.drain_delay_seconds), grace = absl::Seconds(config.grace_seconds);
   spdlog::info("{}: ending, at most {} s", event.name, absl::ToInt64Seconds(delay + grace));
   const bool writes = config.server.snapshots.at_exit;

@@ -101,7 +101,7 @@ void Services::Work() {
   NameThread("front");
   void* tag = nullptr;
   bool ok = false;
-  while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->Come(ok, Taker::kFront);
+  while (queue_->Next(&tag, &ok)) static_cast<Event*>(tag)->OnEvent(ok, ThreadRole::kFront);
 }
 
 // Returns the bytes that the process may hold now. They are fewer than it may hold at most.

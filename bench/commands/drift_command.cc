@@ -61,14 +61,14 @@ void AddFlags(CLI::App* app, DriftFlags* f) {
   app->add_option("--synthetic", f->data.synthetic,
                   "drift, anisotropic or gaussian, in place of a trace; its queries do not drift")
       ->group(data);
-  app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys, signs and hyperplanes")
+  app->add_option("--head-dim", f->data.head_dim, "of synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of synthetic keys, signs and hyperplanes")
       ->check(NoSign())
       ->capture_default_str()
       ->group(data);
   const char* sequence = "Sequence";
   app->add_option("--prefill", f->drift.prefill,
-                  "tokens; absent: a fifth of the trace with --decode absent, 4096 made up")
+                  "tokens; absent: a fifth of the trace with --decode absent, 4096 synthetic")
       ->group(sequence);
   app->add_option("--decode", f->drift.decode, "tokens; absent: four times the prefill")->group(sequence);
   app->add_option("--points", f->drift.points, "of the decode that are measured")
@@ -85,7 +85,7 @@ void AddFlags(CLI::App* app, DriftFlags* f) {
       ->delimiter(',')
       ->group(search);
   app->add_option("--top-k", f->drift.top_k, "keys wanted a query")->capture_default_str()->group(search);
-  app->add_option("--beta", f->drift.beta,
+  app->add_option("--candidate-fraction,--beta", f->drift.beta,
                   "share of the keys that are candidates; at least 4 * top-k and 256 are, as in every search of ours")
       ->capture_default_str()
       ->group(search);
@@ -113,7 +113,7 @@ absl::Status Check(const DriftFlags& f) {
   const DriftOptions& o = f.drift;
   if (o.points < 2) return InvalidFlag("points", "at least 2, the decode's ends");
   if (o.top_k < 1) return InvalidFlag("top-k", "at least 1");
-  if (!(o.beta > 0 && o.beta <= 1)) return InvalidFlag("beta", absl::StrCat(o.beta, " is not in (0, 1]"));
+  if (!(o.beta > 0 && o.beta <= 1)) return InvalidFlag("candidate-fraction", absl::StrCat(o.beta, " is not in (0, 1]"));
   if (o.zone.sink < 0) return InvalidFlag("sink", "at least 0");
   if (o.queries < 1 || o.queries > o.zone.local) {
     return InvalidFlag("queries", absl::StrCat(o.queries, " is not in [1, --local ", o.zone.local, "]"));

@@ -47,7 +47,7 @@ struct EvictFlags {
   std::vector<std::string> budgets = {"25%"};
   std::vector<GivenOption> options;
   KeepConfig keep;
-  double safeguard = BudgetConfig().safeguard, beta = BudgetConfig().beta;
+  double safeguard = BudgetConfig().safeguard, beta = BudgetConfig().pyramid_ratio;
   int64_t interval = 0;
   int threads = 1, repeats = EvictSetting().repeats;
 };
@@ -61,11 +61,12 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
       ->group(data);
   app->add_option("--synthetic", f->data.synthetic, "gaussian, anisotropic, rope or drift, in place of a trace")
       ->group(data);
-  app->add_option("--num-keys", f->data.num_keys, "made-up keys a head")->capture_default_str()->group(data);
-  app->add_option("--kv-heads", f->kv_heads, "heads of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
-  app->add_option("--dtype", f->data.dtype, "of the keys: fp32, fp16 or bf16; absent: the trace's own, fp32 made up")
+  app->add_option("--num-keys", f->data.num_keys, "synthetic keys a head")->capture_default_str()->group(data);
+  app->add_option("--kv-heads", f->kv_heads, "heads of synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--head-dim", f->data.head_dim, "of synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of synthetic keys")->check(NoSign())->capture_default_str()->group(data);
+  app->add_option("--dtype", f->data.dtype,
+                  "of the keys: fp32, fp16 or bf16; absent: the trace's own, fp32 where synthetic")
       ->transform(ValueOf("DType"))
       ->group(data);
   const char* evict = "Eviction";
@@ -81,7 +82,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
   app->add_option("--safeguard", f->safeguard, "adaptive: share of its budget that a head is sure of")
       ->capture_default_str()
       ->group(evict);
-  app->add_option("--beta", f->beta, "pyramid: the mean budget over the last layer's, at least 1")
+  app->add_option("--pyramid-ratio,--beta", f->beta, "pyramid: the mean budget over the last layer's, at least 1")
       ->capture_default_str()
       ->group(evict);
   app->add_option("--sinks", f->keep.sinks, "first positions that are always kept")
@@ -117,7 +118,7 @@ void AddFlags(CLI::App* app, EvictFlags* f) {
 absl::StatusOr<BudgetConfig> ParseBudget(const EvictFlags& f, const std::string& text) {
   BudgetConfig budget;
   budget.safeguard = f.safeguard;
-  budget.beta = f.beta;
+  budget.pyramid_ratio = f.beta;
   budget.heads = f.heads == "adaptive"  ? HeadBudget::kAdaptive
                  : f.heads == "pyramid" ? HeadBudget::kPyramid
                                         : HeadBudget::kUniform;
@@ -317,7 +318,7 @@ absl::Status Run(EvictFlags f) {
   if (absl::Status s = CheckPlotPath(f.plot); !s.ok()) return s;
   f.data.values = !f.data.trace.empty();
   f.data.sink = 0;
-  // Made up: half of the queries are shown to scorers, more than any looks at by default.
+  // Synthetic: half of the queries are shown to scorers, more than any looks at by default.
   if (!f.data.synthetic.empty()) f.data.num_queries = 256;
   auto settings = Settings(f, f.data.values);
   if (!settings.ok()) return settings.status();

@@ -80,8 +80,8 @@ nlohmann::ordered_json PredictWork(const KernelsFlags& f, int64_t num_keys, int 
 nlohmann::ordered_json Predict(const KernelsFlags& f, int64_t num_keys, int batch) {
   SearchParams params;
   params.top_k = f.top_k;
-  params.beta = f.beta;
-  params.refine = f.refine;
+  params.candidate_fraction = f.beta;
+  params.rescore_k = f.refine;
   params.scope = f.scope == "kv_head" ? Scope::kPerKvHead : Scope::kPerQHead;
   const cuda::SearchPlan plan(
       params, std::vector<cuda::SearchItem>(static_cast<size_t>(batch) * f.kv_heads, ItemOf(f, num_keys)));
@@ -162,8 +162,9 @@ void AddKernelsCommand(CLI::App* app, std::function<absl::Status()>* run) {
   command->add_option("--codec", f->codec, "balanced (2 bits a coordinate) or rsq")->check(CLI::IsMember(CodecNames()));
   command->add_option("--coarse-bits", f->coarse_bits, "balanced: .5, 1 or 2")->check(CLI::IsMember({.5, 1.0, 2.0}));
   command->add_option("--top-k", f->top_k)->check(CLI::Range(1, 65536));
-  command->add_option("--beta", f->beta, "Share of the keys that are candidates")->check(CLI::Range(1e-6, 1.0));
-  command->add_option("--refine", f->refine, "Keys of a query scored exactly")->check(CLI::Range(0, 65536));
+  command->add_option("--candidate-fraction,--beta", f->beta, "Share of the keys that are candidates")
+      ->check(CLI::Range(1e-6, 1.0));
+  command->add_option("--rescore-k,--refine", f->refine, "Keys of a query scored exactly")->check(CLI::Range(0, 65536));
   command->add_option("--dense", f->dense, "Dense tokens read for SOFTMAX_SUM, from the host")
       ->check(CLI::Range(0, 1 << 20));
   command->add_option("--scope", f->scope)->transform(ValueOf("Scope"));

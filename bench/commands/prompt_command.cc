@@ -47,8 +47,8 @@ void AddFlags(CLI::App* app, PromptFlags* f) {
   app->add_option("--horizon", o.horizon, "positions ahead that queries are expected at")->capture_default_str();
   app->add_option("--num-queries", o.data.num_queries, "positions asked at each length")->capture_default_str();
   app->add_option("--top-k", o.top_k, "keys wanted a query")->capture_default_str();
-  app->add_option("--beta", o.beta, "share of the keys kept as candidates")->capture_default_str();
-  app->add_option("--refine", o.refine, "survivors of the rerank scored exactly")->capture_default_str();
+  app->add_option("--candidate-fraction,--beta", o.beta, "share of the keys kept as candidates")->capture_default_str();
+  app->add_option("--rescore-k,--refine", o.refine, "survivors of the rerank scored exactly")->capture_default_str();
   app->add_option("--sink", o.data.sink, "first tokens left out")->capture_default_str();
   app->add_option("--local", o.data.local, "last tokens left out; they bring the queries")->capture_default_str();
   app->add_option("--threads", f->threads, "of the backend; 0: one a core")->capture_default_str();

@@ -20,7 +20,7 @@ namespace {
 constexpr char kSnapshotDescription[] =
     "Speed of snapshots, and what decode steps feel of them.\n"
     "\n"
-    "A sequence of made-up keys and values is written to a file and restored from it, in turns with a plain write "
+    "A sequence of synthetic keys and values is written to a file and restored from it, in turns with a plain write "
     "(one buffer again and again, then fsync) and a plain read (into new memory) of as many bytes. Each read is of the "
     "file of a snapshot that has just been written: dropped from the page cache, or brought into it with --cached. "
     "Then decode steps of one layer (append a token, attend) are timed in turns: alone, while their sequence is "

@@ -51,8 +51,9 @@ void AddFlags(CLI::App* app, StepFlags* f) {
   f->options.num_keys = {2048, 8192, 32768, 131072};
   SearchParams& search = f->options.search;
   const char* data = "Data";
-  app->add_option("--trace", f->data.trace, "safetensors file of a recorded model; absent: made-up keys")->group(data);
-  app->add_option("--synthetic", f->synthetic, "made-up keys: gaussian, anisotropic, rope or drift; absent: rope")
+  app->add_option("--trace", f->data.trace, "safetensors file of a recorded model; absent: synthetic keys")
+      ->group(data);
+  app->add_option("--synthetic", f->synthetic, "synthetic keys: gaussian, anisotropic, rope or drift; absent: rope")
       ->group(data);
   app->add_option("--num-keys", f->options.num_keys,
                   "keys of the zone, multiples of 64; several. A trace cuts them to what it holds")
@@ -62,19 +63,22 @@ void AddFlags(CLI::App* app, StepFlags* f) {
   app->add_option("--layers", f->data.layers, "that steps take in turns; of a trace, its first ones")
       ->capture_default_str()
       ->group(data);
-  app->add_option("--kv-heads", f->kv_heads, "of made-up keys; absent: 8")->group(data);
-  app->add_option("--group", f->group, "query heads a KV head, of made-up keys; absent: 4")->group(data);
-  app->add_option("--head-dim", f->head_dim, "of made-up keys; absent: 128")->group(data);
+  app->add_option("--kv-heads", f->kv_heads, "of synthetic keys; absent: 8")->group(data);
+  app->add_option("--group", f->group, "query heads a KV head, of synthetic keys; absent: 4")->group(data);
+  app->add_option("--head-dim", f->head_dim, "of synthetic keys; absent: 128")->group(data);
   app->add_option("--sink", f->data.sink, "dense tokens before the zone")->capture_default_str()->group(data);
   app->add_option("--local", f->data.local, "dense tokens after the zone")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of synthetic keys")->check(NoSign())->capture_default_str()->group(data);
   const char* group = "Search";
   app->add_option("--top-k", search.top_k, "keys wanted a query")->capture_default_str()->group(group);
-  app->add_option("--beta", search.beta, "share of the keys kept as candidates (default: the codec's)")->group(group);
-  app->add_option("--recall-target", search.recall_target,
-                  "balanced: in place of beta, the predicted share of the exact top-k that the candidates hold")
+  app->add_option("--candidate-fraction,--beta", search.candidate_fraction,
+                  "share of the keys kept as candidates (default: the codec's)")
       ->group(group);
-  app->add_option("--refine", search.refine, "survivors of the rerank scored exactly; below top-k: top-k")
+  app->add_option("--recall-target", search.recall_target,
+                  "balanced: in place of it, the predicted share of the exact top-k that the candidates hold")
+      ->group(group);
+  app->add_option("--rescore-k,--refine", search.rescore_k,
+                  "survivors of the rerank scored exactly; below top-k: top-k")
       ->capture_default_str()
       ->group(group);
   app->add_option("--scope", f->scope, "Retrieve's: one answer per q_head or per kv_head")
@@ -125,7 +129,7 @@ absl::Status CheckFlags(const StepFlags& f) {
   if (f.data.trace.empty()) return absl::OkStatus();
   if (!f.synthetic.empty()) return absl::InvalidArgumentError("give one of --trace FILE and --synthetic KIND");
   for (const auto& [name, given] : {std::pair("kv-heads", f.kv_heads), {"group", f.group}, {"head-dim", f.head_dim}}) {
-    if (given) return InvalidFlag(name, "only made-up keys take it; a trace has its own");
+    if (given) return InvalidFlag(name, "only synthetic keys take it; a trace has its own");
   }
   return absl::OkStatus();
 }

@@ -65,9 +65,9 @@ void AddFlags(CLI::App* app, SubspaceFlags* f) {
       ->group(data);
   app->add_option("--synthetic", f->data.synthetic, "gaussian, anisotropic, rope or drift, in place of a trace")
       ->group(data);
-  app->add_option("--num-keys", f->data.num_keys, "made-up keys")->capture_default_str()->group(data);
-  app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
+  app->add_option("--num-keys", f->data.num_keys, "synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--head-dim", f->data.head_dim, "of synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of synthetic keys")->check(NoSign())->capture_default_str()->group(data);
   app->add_option("--sink", f->data.sink, "first tokens that attention sees full-rank")
       ->capture_default_str()
       ->group(data);
@@ -135,11 +135,11 @@ absl::Status Check(const SubspaceFlags& f, const DatasetInfo& info) {
   if (!(o.full_rank >= 0 && o.full_rank <= 1)) return InvalidFlag("full-rank", "not in [0, 1]");
   if (o.queries < 1) return InvalidFlag("num-queries", "at least 1");
   if (absl::Status s = Validate(o.oja); !s.ok()) return absl::InvalidArgumentError(absl::StrCat("--", s.message()));
-  if (f.ojakv.run && info.synthetic) return InvalidFlag("ojakv", "needs a trace: made-up keys have no values");
+  if (f.ojakv.run && info.synthetic) return InvalidFlag("ojakv", "needs a trace: synthetic keys have no values");
   if (f.ojakv.run && !f.evict.empty()) return InvalidFlag("ojakv", "measures no eviction; leave --evict out");
   if (f.ojakv.run && o.full_rank >= 1) return InvalidFlag("full-rank", "an index keeps less than all; below 1");
   if (absl::Status s = CheckOjakv(f.ojakv, info.head_dim, static_cast<int>(info.layers.size())); !s.ok()) return s;
-  if (!f.evict.empty() && info.synthetic) return InvalidFlag("evict", "needs a trace: made-up keys have no values");
+  if (!f.evict.empty() && info.synthetic) return InvalidFlag("evict", "needs a trace: synthetic keys have no values");
   const double least = static_cast<double>(info.num_positions) / static_cast<double>(info.num_tokens);
   if (!f.evict.empty() && !(f.keep > least && f.keep < 1)) {
     return InvalidFlag("keep", absl::StrCat(f.keep, " is not in (", least, ", 1): the tokens that bring queries stay"));
@@ -162,7 +162,7 @@ absl::Status Complete(const DatasetInfo& info, SubspaceFlags* f) {
   o.prefill = f->prefill.value_or(info.num_tokens / 2);
   o.carried_to = f->carried_to.value_or(static_cast<double>(o.prefill));
   if (info.synthetic != f->profile.empty()) {
-    return InvalidFlag("profile", info.synthetic ? "made-up keys bring their own" : "a trace needs its model's");
+    return InvalidFlag("profile", info.synthetic ? "synthetic keys bring their own" : "a trace needs its model's");
   }
   if (info.synthetic) return absl::OkStatus();
   auto profile = ReadProfile(f->profile);

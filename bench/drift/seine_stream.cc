@@ -29,7 +29,7 @@ class SeineStream final : public StreamMethod {
   absl::Status Search(const Head& head, const Ask& ask, int64_t candidates, std::vector<int32_t>* found) override {
     SearchParams params = options_.search;
     // Half a key less: the search rounds up.
-    params.beta = (static_cast<double>(candidates) - .5) / static_cast<double>(head.num_keys());
+    params.candidate_fraction = (static_cast<double>(candidates) - .5) / static_cast<double>(head.num_keys());
     Found answer;
     const absl::Status status = sequence_->Search(params, ask, &answer);
     *found = std::move(answer.positions);

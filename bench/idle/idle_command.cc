@@ -20,7 +20,7 @@ namespace {
 constexpr char kIdleDescription[] =
     "Answers and first steps where sequences outgrow memory.\n"
     "\n"
-    "Sequences of made-up keys and values take --ratio times what memory may hold. The idle tier has the rest in "
+    "Sequences of synthetic keys and values take --ratio times what memory may hold. The idle tier has the rest in "
     "files. Decode steps (append a token to every layer, attend) ask them by Zipf's law. Each answer is compared, bit "
     "for bit, with that of an index that holds everything in memory. A first step is one on a sequence that was on "
     "disk. The run fails where an answer is wrong, or a step is refused.\n"

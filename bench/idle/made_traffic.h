@@ -1,4 +1,4 @@
-// Made-up sequences and the order in which they are asked.
+// Synthetic sequences and the order in which they are asked.
 #ifndef SEINE_BENCH_IDLE_MADE_TRAFFIC_H_
 #define SEINE_BENCH_IDLE_MADE_TRAFFIC_H_
 

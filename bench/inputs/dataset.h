@@ -1,4 +1,4 @@
-// What a bench runs on: heads of keys with the queries of their group, from a recorded trace or made up.
+// What a bench runs on: heads of keys with the queries of their group, from a recorded trace or synthetic.
 //
 // As an index would hold them: of n tokens, the zone is positions [sink, n - local), cut to a multiple of
 // `granule`; queries are those of the last `local` positions that the trace holds. Heads are loaded one at a time.
@@ -54,17 +54,17 @@ struct DatasetInfo {
 };
 
 struct DatasetOptions {
-  std::string trace;               // a path, or
-  std::string synthetic;           // a generator
-  std::vector<int> layers;         // of a trace; empty: all that it holds
-  int64_t tokens = 0;              // of a trace, its first ones, as if it ended there; 0: all
-  int64_t num_keys = 131072;       // synthetic
-  int head_dim = 128;              // synthetic
-  int64_t num_queries = 0;         // at most so many a query head, evenly spread; 0: all of a trace, 64 made up
-  uint64_t seed = 1;               // synthetic
-  bool own_queries = false;        // keep queries aside that are not asked: a trace's every other one, 512 more made up
-  bool values = false;             // of a trace, which must then hold them
-  std::string dtype;               // fp32, fp16 or bf16; empty: the trace's own, or fp32
+  std::string trace;          // a path, or
+  std::string synthetic;      // a generator
+  std::vector<int> layers;    // of a trace; empty: all that it holds
+  int64_t tokens = 0;         // of a trace, its first ones, as if it ended there; 0: all
+  int64_t num_keys = 131072;  // synthetic
+  int head_dim = 128;         // synthetic
+  int64_t num_queries = 0;    // at most so many a query head, evenly spread; 0: all of a trace, 64 synthetic
+  uint64_t seed = 1;          // synthetic
+  bool own_queries = false;   // keep queries aside that are not asked: a trace's every other one, 512 more synthetic
+  bool values = false;        // of a trace, which must then hold them
+  std::string dtype;          // fp32, fp16 or bf16; empty: the trace's own, or fp32
   int64_t sink = 16, local = 512;  // of a trace
   bool all_queries = false;        // of a trace, those of every position that it holds, whatever `local` is
   int granule = 64;
@@ -77,7 +77,7 @@ class Dataset {
   static absl::StatusOr<std::unique_ptr<Dataset>> Open(const DatasetOptions& options);
   const DatasetInfo& info() const { return info_; }
   virtual absl::StatusOr<Head> Load(int head) const = 0;  // head in [0, info().num_heads())
-  // fp32 [num_tokens, head_dim]; empty where the data are made up.
+  // fp32 [num_tokens, head_dim]; empty where the data are synthetic.
   virtual absl::StatusOr<std::vector<float>> LoadValues(int head) const = 0;
 
  protected:

@@ -16,7 +16,7 @@
 namespace seine::bench {
 namespace {
 
-constexpr int64_t kOwnQueries = 512;     // of a made-up head, for its moments
+constexpr int64_t kOwnQueries = 512;     // of a synthetic head, for its moments
 constexpr int64_t kProfileKeys = 32768;  // of a head, at most, for its moments
 constexpr int64_t kMostKeys = int64_t{1} << 28;
 constexpr char kSyntheticRope[] = R"({"rope_type": "default", "rope_theta": 500000.0})";  // synthetic.h

@@ -20,10 +20,10 @@
 namespace seine::bench {
 
 struct LayerDataOptions {
-  std::string trace;                            // a path; empty: made up by
+  std::string trace;                            // a path; empty: synthetic, by
   std::string synthetic = "rope";               // a generator (synthetic.h)
   int layers = 1;                               // of a trace, its first ones
-  int kv_heads = 8, group = 4, head_dim = 128;  // of made-up layers; a trace has its own
+  int kv_heads = 8, group = 4, head_dim = 128;  // of synthetic layers; a trace has its own
   int sink = 128, local = 512;                  // dense tokens before and after the zone
   uint64_t seed = 1;
   bool profile = true;  // whether one is measured

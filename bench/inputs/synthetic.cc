@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kChunkTokens = 4096;  // seeded one by one, so that threads do not matter
 constexpr double kRopeBase = 500000;
 
-// SplitMix64 (Steele, Lea, Flood 2014) and Box-Muller: fast, and good enough for made-up data.
+// SplitMix64 (Steele, Lea, Flood 2014) and Box-Muller: fast, and good enough for synthetic data.
 class Random {
  public:
   Random(uint64_t seed, uint64_t stream, uint64_t chunk) : state_(seed) {

@@ -1,4 +1,4 @@
-// Made-up keys and queries of one head, for scale and for tests. Never a stand-in for real ones: every output that
+// Synthetic keys and queries of one head, for scale and for tests. Never a stand-in for real ones: every output that
 // comes from them says `synthetic`.
 //
 // With z ~ N(0, I) per token, U a random orthonormal basis, spectrum lambda_i ~ (i + .5)^-1.1, i = 0 .. D - 1:

@@ -97,7 +97,7 @@ ScoreInput MakeInput(const EvictLayer& layer, const Rope& rope, const Profile* p
   input.group = layer.group;
   input.softmax_scale = 1 / std::sqrt(static_cast<float>(layer.head_dim));
   input.length = std::max(layer.scored, layer.heads[0].num_tokens - layer.later);
-  if (layer.scored == layer.heads[0].num_tokens) input.length += layer.observed;  // made up: queries follow the keys
+  if (layer.scored == layer.heads[0].num_tokens) input.length += layer.observed;  // synthetic: queries follow the keys
   input.layer = layer.layer;
   input.queries = layer.observed_queries.data();
   input.num_queries = layer.observed;

@@ -3,7 +3,7 @@
 // The tokens scored are [0, n - Q / 2) where n tokens are recorded, with queries of the last Q positions: a cache holds
 // these when the later half of the queries is still to come. Scorers that look at queries get the earlier half. The
 // retained attention mass of a later query is the softmax mass of what is kept over that of all scored tokens; newer
-// tokens, which no policy evicts, are left out of both. Made-up keys are scored whole; their queries come after them.
+// tokens, which no policy evicts, are left out of both. Synthetic keys are scored whole; their queries come after them.
 #ifndef SEINE_BENCH_MEASURES_EVICT_H_
 #define SEINE_BENCH_MEASURES_EVICT_H_
 
@@ -36,7 +36,7 @@ struct EvictLayer {
   Filters filters;                          // of the profile, or of the observed queries
 };
 
-// The layers of a data set, or `kv_heads` heads of made-up keys with seeds one after another as one layer.
+// The layers of a data set, or `kv_heads` heads of synthetic keys with seeds one after another as one layer.
 absl::StatusOr<std::vector<std::unique_ptr<EvictLayer>>> LoadEvictLayers(const DatasetOptions& options, int kv_heads,
                                                                          const Profile* profile, DatasetInfo* info);
 

@@ -49,8 +49,8 @@ class Growing {
     config.codec.profile_name = options.profile->model;
     config.codec.horizon = options.horizon;
     config.search.top_k = options.top_k;
-    config.search.beta = options.beta;
-    config.search.refine = options.refine;
+    config.search.candidate_fraction = options.beta;
+    config.search.rescore_k = options.refine;
     config.search.scope = Scope::kPerQHead;
     config.kv_store = KvStore::kKeys;
     Growing made;

@@ -164,7 +164,7 @@ class LengthBench {
     each.scope = Scope::kPerQHead;
     each.with_candidates = true;
     SearchParams survivors = each;  // all that are refined are returned
-    survivors.top_k = static_cast<int>(std::min<int64_t>(row_.num_keys, std::max(each.refine, each.top_k)));
+    survivors.top_k = static_cast<int>(std::min<int64_t>(row_.num_keys, std::max(each.rescore_k, each.top_k)));
     for (int l = 0; l < data_.layers; ++l) {
       for (int64_t p = 0; p < data_.truth_positions; ++p, ++asked) {
         const auto& top = set_.layers[l].top[p];
@@ -199,12 +199,12 @@ class LengthBench {
     const CodeLayout& layout = head->layout;
     const double keys = static_cast<double>(row_.num_keys) * data_.kv_heads, row = 2.0 * data_.head_dim;
     double scanned = layout.coarse_bytes + 1 + 4.0 / kWindowTokens;  // kernels/codecs/code.h
-    if (layout.centre_tokens > 0) scanned += (layout.head_dim + 4.0) / layout.centre_tokens;
+    if (layout.centre_window > 0) scanned += (layout.head_dim + 4.0) / layout.centre_window;
     const double dense = static_cast<double>(data_.sink + data_.local) * data_.kv_heads * row;
     const double search = keys * scanned + candidates * layout.fine_bytes + refined * row;
     const double tail = keys / kWindowTokens * static_cast<double>(WindowMeansBytes(data_.head_dim));
     row_.bytes.retrieve = search;
-    if (options_.search.scope == Scope::kPerKvHead && options_.search.reduce == GqaReduce::kSoftmaxSum) {
+    if (options_.search.scope == Scope::kPerKvHead && options_.search.gqa_reduce == GqaReduce::kSoftmaxSum) {
       row_.bytes.retrieve += dense;  // the softmax sums count the dense keys
     }
     row_.bytes.attend = search + chosen * row + 2 * dense + tail;

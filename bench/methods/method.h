@@ -58,7 +58,7 @@ struct SeineOptions {
   std::string name;
   SearchParams search;  // beta comes with the line
   Centre centre = Centre::kWindow;
-  int centre_tokens = 64;
+  int centre_window = 64;
   std::string codec = "rsq";
   uint64_t seed = 1;
   // Balanced: the model's profile, or nullptr to measure each head on itself; and the data's RoPE.

@@ -46,10 +46,10 @@ class SeineMethod : public Method {
   absl::Status Search(const Line& line, const Ask& ask, bool with_candidates, Found* found) override {
     SearchParams params = options_.search;
     params.method = line.exact ? seine::Method::kExact : seine::Method::kIndex;
-    if (line.beta > 0) params.beta = line.beta;
+    if (line.beta > 0) params.candidate_fraction = line.beta;
     params.recall_target = line.recall_target;
     params.candidates = line.candidates;
-    if (line.rho > 0) params.rho = line.rho;
+    if (line.rho > 0) params.collision_fraction = line.rho;
     params.with_candidates = with_candidates && !line.exact;
     return sequence_->Search(params, ask, found);
   }
@@ -65,7 +65,7 @@ class SeineMethod : public Method {
     double bytes = layout.coarse_bytes;
     if (options_.search.coarse == Coarse::kCollision) return bytes;
     bytes += 1 + 4.0 / kWindowTokens;
-    if (layout.centre_tokens > 0) bytes += (layout.head_dim + 4.0) / layout.centre_tokens;
+    if (layout.centre_window > 0) bytes += (layout.head_dim + 4.0) / layout.centre_window;
     return bytes;
   }
 
@@ -75,7 +75,7 @@ class SeineMethod : public Method {
     double bytes = ScanBytesPerKey(line) * static_cast<double>(num_keys);
     if (line.exact) return bytes;
     const auto candidates = static_cast<int64_t>(found.candidates.size());
-    const int64_t kept = std::max(options_.search.refine, options_.search.top_k);
+    const int64_t kept = std::max(options_.search.rescore_k, options_.search.top_k);
     if (candidates > kept) bytes += info_.layout.fine_bytes * static_cast<double>(candidates);
     if (kept > options_.search.top_k) bytes += BytesOfRow() * static_cast<double>(std::min(kept, candidates));
     return bytes;
@@ -92,8 +92,8 @@ class SeineMethod : public Method {
     line.candidates = candidates;
     if (options_.search.coarse != Coarse::kCollision) return;
     const auto keys = static_cast<double>(options_.data.num_keys());
-    line.rho =
-        std::min(1.0, std::max(options_.search.rho, candidates > 0 ? static_cast<double>(candidates) / keys : beta));
+    line.rho = std::min(1.0, std::max(options_.search.collision_fraction,
+                                      candidates > 0 ? static_cast<double>(candidates) / keys : beta));
   }
 
   double BytesOfRow() const { return static_cast<double>(options_.head_dim * SizeOf(options_.dtype)); }
@@ -105,7 +105,7 @@ class SeineMethod : public Method {
     auto codecs = transforms.Of(0, head.zone_end);
     if (!codecs.ok()) return codecs.status();
     const Codec& codec = *(*codecs)->heads[0].codec;
-    const int unit = std::max(kWindowTokens, transforms.layout().centre_tokens), dim = options_.head_dim;
+    const int unit = std::max(kWindowTokens, transforms.layout().centre_window), dim = options_.head_dim;
     const auto count = static_cast<int>(std::min(kEncodeKeys, head.num_keys()) / unit * unit);
     if (count == 0) return absl::OkStatus();
     const float* first = head.keys.data() + head.zone_begin * dim;

@@ -31,12 +31,12 @@ absl::StatusOr<IndexConfig> ConfigOf(const SeineOptions& options, const Head& he
   config.geometry = {1, options.group, 1, options.head_dim, options.dtype};
   config.zones.sink = static_cast<int>(head.zone_begin);
   config.zones.local = static_cast<int>(head.num_tokens - head.zone_end);
-  config.zones.update_buffer = std::max(kWindowTokens, options.centre_tokens);
+  config.zones.update_buffer = std::max(kWindowTokens, options.centre_window);
   config.zones.dense_threshold = 0;
   config.codec.name = options.codec;
   config.codec.seed = options.seed;
   config.codec.centre = options.centre;
-  config.codec.centre_tokens = options.centre_tokens;
+  config.codec.centre_window = options.centre_window;
   config.search = options.search;
   if (TraitsOf(options.codec).needs_profile) {
     auto profile = options.profile ? CutProfile(*options.profile, options.data, head)

@@ -1,4 +1,4 @@
-// Made-up tokens for benches of a server.
+// Synthetic tokens for benches of a server.
 #ifndef SEINE_BENCH_SERVING_MADE_TOKENS_H_
 #define SEINE_BENCH_SERVING_MADE_TOKENS_H_
 
@@ -8,7 +8,7 @@
 
 namespace seine::bench {
 
-// Made-up keys of all KV heads and queries of all query heads.
+// Synthetic keys of all KV heads and queries of all query heads.
 struct Tokens {
   std::vector<uint8_t> keys;     // fp16 [tokens, num_kv_heads, head_dim]
   std::vector<uint8_t> queries;  // fp16 [steps, num_q_heads, head_dim]

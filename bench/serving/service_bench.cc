@@ -37,7 +37,7 @@ class LocalSide {
     config.name = "bench";
     config.geometry = {o.num_layers, o.num_kv_heads * o.group, o.num_kv_heads, o.head_dim, DType::kFloat16};
     params_.top_k = o.top_k;
-    params_.beta = o.beta;
+    params_.candidate_fraction = o.beta;
     auto index = Index::Create(config, backend_.get());
     if (!index.ok()) return index.status();
     index_ = *std::move(index);
@@ -120,7 +120,7 @@ class RemoteSide {
                                client::DType::kFloat16,
                                {o_.num_kv_heads * o_.group, o_.head_dim}}});
     request_.selector.set_top_k(o_.top_k);
-    request_.selector.set_beta(o_.beta);
+    request_.selector.set_candidate_fraction(o_.beta);
     client::Answer* answer = nullptr;
     if (absl::Status s = o_.unary ? AskUnary(&answer) : AskStream(&answer); !s.ok()) return s;
     if (!answer->status.ok()) return answer->status;

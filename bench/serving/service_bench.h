@@ -1,7 +1,8 @@
 // Decode steps against a server, and the same steps in process: what the wire costs.
 //
 // One step, as an engine makes it for a layer: append one token for every KV head, then ask for every KV head's top-k.
-// Remote and in-process steps alternate in short runs, on indexes of the same settings that hold the same made-up keys.
+// Remote and in-process steps alternate in short runs, on indexes of the same settings that hold the same synthetic
+// keys.
 #ifndef SEINE_BENCH_SERVING_SERVICE_BENCH_H_
 #define SEINE_BENCH_SERVING_SERVICE_BENCH_H_
 

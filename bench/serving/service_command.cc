@@ -70,8 +70,8 @@ void AddFlags(CLI::App* app, ServiceFlags* f) {
   app->add_option("--num-keys", b.num_keys, "tokens held before the first step")->capture_default_str();
   app->add_option("--steps", b.steps, "timed steps")->capture_default_str();
   app->add_option("--top-k", b.top_k, "keys wanted a KV head")->capture_default_str();
-  app->add_option("--beta", b.beta, "share of the keys kept as candidates")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
+  app->add_option("--candidate-fraction,--beta", b.beta, "share of the keys kept as candidates")->capture_default_str();
+  app->add_option("--seed", b.seed, "of the synthetic keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")->check(IsMember({"table", "json"}))->capture_default_str();
   app->add_option("--plot", f->plot, "writes the distribution of latencies: .svg or .png");
 }
@@ -143,7 +143,7 @@ std::string ToText(const ServiceFlags& f, const ServiceResult& r) {
   const auto us = [](double v) { return absl::StrFormat("%.1f", v); };
   const double remote = Percentile(r.remote_us, 50), local = Percentile(r.local_us, 50);
   std::string text = absl::StrFormat(
-      "decode steps over %s%s: append 1 token, retrieve top-%d of %d keys (made up) for %d KV heads x %d, head_dim %d\n"
+      "decode steps over %s%s: append 1 token, retrieve top-%d of %d synthetic keys for %d KV heads x %d, head_dim %d\n"
       "%s backend, %s, %d thread(s) in the server and in process\n\n",
       f.transport, f.polling ? ", polling" : "", f.bench.top_k, f.bench.num_keys, f.bench.num_kv_heads, f.bench.group,
       f.bench.head_dim, r.backend, r.simd_target, r.server_threads);

@@ -69,7 +69,7 @@ void AddTenantFlags(CLI::App* app, TenantsFlags* f) {
   app->add_option("--head-dim", b.geometry.head_dim, "coordinates of a key")->capture_default_str();
   app->add_option("--num-keys", b.geometry.num_keys, "tokens held before the first step")->capture_default_str();
   app->add_option("--top-k", b.geometry.top_k, "keys wanted a KV head")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
+  app->add_option("--seed", b.seed, "of the synthetic keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();

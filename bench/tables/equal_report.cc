@@ -29,7 +29,7 @@ std::string CandidatesText(const EqualRow& row) {
 std::string RenderText(const EqualReport& report) {
   const DatasetInfo& d = report.data;
   std::string text = absl::StrCat(d.synthetic ? "synthetic: " : "trace: ", d.source,
-                                  d.synthetic ? " (made up, no model's keys)" : "", "\n");
+                                  d.synthetic ? " (synthetic, no model's keys)" : "", "\n");
   if (!d.model.empty()) absl::StrAppend(&text, "  model ", d.model, "\n  text ", d.text, "\n");
   absl::StrAppendFormat(&text,
                         "%s %s, %d KV heads x %d query heads, head_dim %d, %s; %d keys a head held and searched; "

@@ -31,7 +31,7 @@ bool IsExactFp16(const RecallReport& report, const Row& row) {
 std::string DataText(const RecallReport& r) {
   const DatasetInfo& d = r.data;
   std::string text = absl::StrCat(d.synthetic ? "synthetic: " : "trace: ", d.source);
-  if (d.synthetic) absl::StrAppend(&text, " (made up, no model's keys)");
+  if (d.synthetic) absl::StrAppend(&text, " (synthetic, no model's keys)");
   if (!d.model.empty()) absl::StrAppend(&text, "\n  model ", d.model, "\n  text ", d.text);
   absl::StrAppendFormat(&text, "\n%s %s, %d KV heads x %d query heads, head_dim %d, %s\n",
                         d.layers.size() == 1 ? "layer" : "layers", absl::StrJoin(d.layers, ", "), d.num_kv_heads,

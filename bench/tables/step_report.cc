@@ -40,9 +40,11 @@ std::string DescribeStep(const StepReport& r) {
   if (s.recall_target > 0) {
     absl::StrAppend(&text, ", recall target ", s.recall_target);
   } else {
-    absl::StrAppend(&text, s.beta > 0 ? absl::StrCat(", beta ", s.beta) : ", the usual beta");
+    absl::StrAppend(&text,
+                    s.candidate_fraction > 0 ? absl::StrCat(", beta ", s.candidate_fraction) : ", the usual beta");
   }
-  absl::StrAppend(&text, ", refine ", s.refine, ", scope ", ScopeName(s.scope), " (attend: q_head, with the tail)\n");
+  absl::StrAppend(&text, ", refine ", s.rescore_k, ", scope ", ScopeName(s.scope),
+                  " (attend: q_head, with the tail)\n");
   if (!r.machine.empty()) absl::StrAppend(&text, r.machine, "; ");
   absl::StrAppendFormat(&text, "%s, %s; reads %.1f GB/s from memory; caches %s before each step\n", r.simd_target,
                         r.options.threads == 1 ? "one thread" : absl::StrCat(r.options.threads, " threads"),
@@ -150,9 +152,9 @@ OrderedJson ToJson(const StepReport& report) {
     j["total_bits"] = report.options.codec.total_bits;
   }
   j["top_k"] = s.top_k;
-  j["beta"] = s.recall_target > 0 ? OrderedJson(nullptr) : OrderedJson(s.beta);
+  j["beta"] = s.recall_target > 0 ? OrderedJson(nullptr) : OrderedJson(s.candidate_fraction);
   j["recall_target"] = s.recall_target > 0 ? OrderedJson(s.recall_target) : OrderedJson(nullptr);
-  j["refine"] = s.refine;
+  j["refine"] = s.rescore_k;
   j["scope"] = ScopeName(s.scope);
   j["rows"] = OrderedJson::array();
   for (const StepRow& row : report.rows) j["rows"].push_back(StepRowJson(row));

@@ -58,8 +58,8 @@ class QueueStream final : public DecodeStream {
     if (!Await(kWrite)) return Ended(End(), endpoint_);
     absl::Status status = ToProto(step, &request_);
     if (!status.ok()) return status;
-    request_.set_announce(transport_ == Transport::kBlocking);  // one that spins would gain nothing
-    stream_->Write(request_, Begin(kWrite));                    // serialised here; Read's wait hears of its completion
+    request_.set_notify_early(transport_ == Transport::kBlocking);  // one that spins would gain nothing
+    stream_->Write(request_, Begin(kWrite));  // serialised here; Read's wait hears of its completion
     BeginRead();
     return absl::OkStatus();
   }
@@ -71,7 +71,7 @@ class QueueStream final : public DecodeStream {
     bool announced = false;
     for (;; announced = true) {
       if (end_ || !Receive()) return Late(Ended(End(), endpoint_));
-      if (!response_.announcement()) break;
+      if (!response_.answer_imminent()) break;
       spin_until_ = Clock::now() + kAnnouncedSpin;
     }
     spin_until_ = {};

@@ -38,7 +38,7 @@ absl::StatusOr<Retained> Client::GetRetained(const Sequence& sequence, int layer
 }
 
 absl::StatusOr<std::vector<HeadScores>> Client::Score(const Sequence& sequence, int layer,
-                                                      const v1::ScorerSettings& scorer, const Given& given) {
+                                                      const v1::ScorerSettings& scorer, const ScorerInputs& given) {
   v1::ScoreRequest request;
   ToProto(sequence, request.mutable_handle());
   request.set_layer(layer);

@@ -108,21 +108,21 @@ absl::Status Query(const Session& session, const QueryArguments& arguments) {
   Json json = {{"index", arguments.sequence.index},
                {"sequence", arguments.sequence.id},
                {"layer", arguments.layer},
-               {"path", NameOf(kPathNames, answer.path)},
+               {"path", NameOf(kSearchModeNames, answer.path)},
                {"scope", per_q_head ? "q_head" : "kv_head"},
                {"num_tokens", answer.num_tokens},
                {"zone_begin", answer.zone_begin},
                {"zone_end", answer.zone_end},
                {"all_returned", answer.all_returned},
-               {"codes_outgrown", answer.codes_outgrown},
+               {"codes_stale", answer.codes_stale},
                {"server_us", result->server_us},
                {"sets", sets}};
   if (selector.has_mass_p()) json["capped"] = answer.capped;
   session.Print(json, [&] {
     return absl::StrCat(
-        "path ", NameOf(kPathNames, answer.path), ", ", answer.num_tokens, " tokens, zone [", answer.zone_begin, ", ",
-        answer.zone_end, "), sets per ", per_q_head ? "query" : "KV", " head, ", result->server_us, " us\n",
-        answer.codes_outgrown ? "the codes are made for other positions: recall may be lower\n" : "", SetsToText(sets),
+        "path ", NameOf(kSearchModeNames, answer.path), ", ", answer.num_tokens, " tokens, zone [", answer.zone_begin,
+        ", ", answer.zone_end, "), sets per ", per_q_head ? "query" : "KV", " head, ", result->server_us, " us\n",
+        answer.codes_stale ? "the codes are made for other positions: recall may be lower\n" : "", SetsToText(sets),
         answer.capped ? "--mass-cap ended a set before its mass reached --mass-p\n" : "", WithTheDense(answer));
   });
   return absl::OkStatus();

@@ -45,12 +45,12 @@ absl::Status ParseBudget(const std::string& text, v1::Budget* budget) {
 }
 
 // What the tensors of a call point to.
-struct GivenStorage {
+struct ScorerInputsStorage {
   std::vector<float> queries, filters, projection;
 };
 
 // Queries of the last positions out of a file.
-absl::Status ReadQueries(const EvictionArguments& arguments, std::vector<float>* storage, client::Given* given) {
+absl::Status ReadQueries(const EvictionArguments& arguments, std::vector<float>* storage, client::ScorerInputs* given) {
   if (arguments.path.empty()) {
     return arguments.tensor.empty() ? absl::OkStatus() : UsageError("--tensor: needs --queries");
   }
@@ -71,7 +71,7 @@ absl::Status ReadQueries(const EvictionArguments& arguments, std::vector<float>*
 
 // A layer's directions out of a file of the whole model's, which must be of the index's geometry.
 absl::Status ReadFiltersOfLayer(const Session& session, const EvictionArguments& arguments, const std::string& index,
-                                int layer, std::vector<float>* storage, client::Given* given) {
+                                int layer, std::vector<float>* storage, client::ScorerInputs* given) {
   if (arguments.filters.empty()) return absl::OkStatus();
   const absl::StatusOr<v1::IndexInfo> info = session.client->GetIndex(index);
   if (!info.ok()) return info.status();
@@ -88,7 +88,7 @@ absl::Status ReadFiltersOfLayer(const Session& session, const EvictionArguments&
 
 // A layer's output projection, o_proj.weight [hidden_size, query heads * head_dim] as models store it.
 absl::Status ReadProjection(const Session& session, const EvictionArguments& arguments, const std::string& index,
-                            std::vector<float>* storage, client::Given* given) {
+                            std::vector<float>* storage, client::ScorerInputs* given) {
   if (arguments.projection.empty()) {
     return arguments.projection_tensor.empty() ? absl::OkStatus()
                                                : UsageError("--projection-tensor: needs --output-projection");
@@ -117,8 +117,9 @@ absl::Status ReadProjection(const Session& session, const EvictionArguments& arg
 }
 
 // What comes with a call on a layer that is scored by `scorers`.
-absl::Status ReadGiven(const Session& session, const EvictionArguments& arguments, const std::string& index, int layer,
-                       const std::vector<std::string>& scorers, GivenStorage* storage, client::Given* given) {
+absl::Status ReadScorerInputs(const Session& session, const EvictionArguments& arguments, const std::string& index,
+                              int layer, const std::vector<std::string>& scorers, ScorerInputsStorage* storage,
+                              client::ScorerInputs* given) {
   const bool taken = std::find(scorers.begin(), scorers.end(), "qfilters") != scorers.end();
   if (!arguments.filters.empty() && !taken) return UsageError("--filters: only the scorer qfilters takes them");
   given->softmax_scale = arguments.softmax_scale;
@@ -129,10 +130,10 @@ absl::Status ReadGiven(const Session& session, const EvictionArguments& argument
 
 absl::Status Evict(const Session& session, EvictionArguments arguments) {
   client::EvictRequest& request = arguments.evict;
-  GivenStorage storage;
+  ScorerInputsStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
-  absl::Status given = ReadGiven(session, arguments, request.sequence.index, request.layer, {request.scorer.name()},
-                                 &storage, &request.given);
+  absl::Status given = ReadScorerInputs(session, arguments, request.sequence.index, request.layer,
+                                        {request.scorer.name()}, &storage, &request.given);
   if (!given.ok()) return given;
   const absl::StatusOr<client::Evicted> evicted = session.client->Evict(request);
   if (!evicted.ok()) return evicted.status();
@@ -221,10 +222,10 @@ std::string ToText(const std::vector<client::HeadDiagnosis>& heads, const std::v
 
 absl::Status Diagnose(const Session& session, EvictionArguments arguments) {
   client::DiagnoseRequest& request = arguments.diagnose;
-  GivenStorage storage;
+  ScorerInputsStorage storage;
   if (absl::Status s = ParseBudget(arguments.budget, &request.budget); !s.ok()) return s;
-  absl::Status given =
-      ReadGiven(session, arguments, request.sequence.index, request.layer, arguments.scorers, &storage, &request.given);
+  absl::Status given = ReadScorerInputs(session, arguments, request.sequence.index, request.layer, arguments.scorers,
+                                        &storage, &request.given);
   if (!given.ok()) return given;
   for (const std::string& name : arguments.scorers) request.scorers.emplace_back().set_name(name);
   const absl::StatusOr<std::vector<client::HeadDiagnosis>> heads = session.client->Diagnose(request);

@@ -7,11 +7,11 @@ namespace seine::client {
 
 absl::Status FromProto(const v1::AttendAnswer& answer, Attended* out) {
   out->status = FromProto(answer.status());
-  out->path = static_cast<Path>(answer.path());
+  out->path = static_cast<SearchMode>(answer.path());
   out->num_tokens = answer.num_tokens();
   out->attended_tokens = answer.attended_tokens();
   out->tail = answer.tail();
-  out->codes_outgrown = answer.codes_outgrown();
+  out->codes_stale = answer.codes_stale();
   out->num_q_heads = out->head_dim = 0;
   out->prompt_tokens = 0;
   out->output.clear();

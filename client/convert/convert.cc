@@ -20,7 +20,8 @@ namespace {
 constexpr char kReasonPayload[] = "seine/reason";
 constexpr char kRetryPayload[] = "seine/retry";  // nanoseconds
 
-static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 && static_cast<int>(Path::kGate) == v1::PATH_GATE,
+static_assert(static_cast<int>(DType::kInt32) == v1::D_TYPE_INT32 &&
+                  static_cast<int>(SearchMode::kGate) == v1::SEARCH_MODE_GATE,
               "types.h's enums carry the wire's numbers");
 
 std::string PayloadOf(const absl::Status& status, const char* url) {
@@ -226,12 +227,12 @@ absl::Status ReadFloats(absl::string_view name, const v1::Tensor& tensor, int64_
 
 absl::Status FromProto(const v1::RetrieveAnswer& answer, Answer* out) {
   out->status = FromProto(answer.status());
-  out->path = static_cast<Path>(answer.path());
+  out->path = static_cast<SearchMode>(answer.path());
   out->num_tokens = answer.num_tokens();
   out->zone_begin = answer.zone_begin();
   out->zone_end = answer.zone_end();
   out->all_returned = answer.all_returned();
-  out->codes_outgrown = answer.codes_outgrown();
+  out->codes_stale = answer.codes_stale();
   out->capped = answer.capped();
   out->num_sets = out->width = 0;
   out->positions.clear();

@@ -55,7 +55,7 @@ absl::Status FromProto(const v1::HeadDiagnosis& in, HeadDiagnosis* out) {
 
 }  // namespace
 
-absl::Status ToProto(const Given& given, v1::Given* out) {
+absl::Status ToProto(const ScorerInputs& given, v1::ScorerInputs* out) {
   absl::Status status;
   if (!IsAbsent(given.queries)) status.Update(TensorToProto("queries", given.queries, out->mutable_queries()));
   if (!IsAbsent(given.filters)) status.Update(TensorToProto("filters", given.filters, out->mutable_filters()));

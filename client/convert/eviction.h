@@ -12,7 +12,7 @@
 
 namespace seine::client {
 
-absl::Status ToProto(const Given& given, v1::Given* out);
+absl::Status ToProto(const ScorerInputs& given, v1::ScorerInputs* out);
 
 // Answers are checked before they are believed: INTERNAL where shapes and bytes disagree.
 absl::Status ReadVector(const v1::Tensor& tensor, std::vector<int32_t>* out);

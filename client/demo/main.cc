@@ -42,9 +42,9 @@ void AddFlags(CLI::App* app, Flags* f) {
                   "One of the server's model profiles: keys are held in the balanced code instead of ParisKV's");
   app->add_option("--model-layers", options.model_layers,
                   "Layers of the model, as the profile has them (default: up to the last recorded)");
-  app->add_option("--beta", options.beta,
+  app->add_option("--candidate-fraction,--beta", options.beta,
                   "Share of the zone kept as candidates; 0: the index's own, which falls with length (default: .10)");
-  app->add_option("--refine", options.refine, "Survivors that are scored exactly (default: 200)");
+  app->add_option("--rescore-k,--refine", options.refine, "Survivors that are scored exactly (default: 200)");
   app->add_option("--transport", f->transport,
                   "What carries the steps: auto (as engines do: the same-host channel, or gRPC where there is none), "
                   "shm (the channel or an error), blocking (gRPC), polling (gRPC, least latency, one core spins) "

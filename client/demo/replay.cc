@@ -195,8 +195,8 @@ v1::IndexSpec SpecFor(const Trace& trace, const ReplayOptions& options) {
   spec.mutable_codec()->set_centre_window(kCentreWindow);
   spec.mutable_retrieval()->set_coarse(v1::COARSE_SIGN_IP);
   spec.mutable_codec()->set_profile(options.profile);  // with one the codec is balanced
-  spec.mutable_retrieval()->set_beta(options.beta);
-  spec.mutable_retrieval()->set_refine(options.refine);
+  spec.mutable_retrieval()->set_candidate_fraction(options.beta);
+  spec.mutable_retrieval()->set_rescore_k(options.refine);
   spec.mutable_retrieval()->set_top_k(options.top_k);
   spec.mutable_retrieval()->set_scope(v1::SCOPE_PER_Q_HEAD);
   spec.set_kv_store(v1::KV_STORE_KEYS);

@@ -52,7 +52,7 @@ class Drainer {
 
  private:
   void EndMove(const std::string& index, const FamilyState& left);
-  void Tell(DrainedFamily drained);
+  void Report(DrainedFamily drained);
   // Lists the families that were not drained yet, the largest first. Sets a server to drain that was started again.
   absl::StatusOr<std::vector<Family>> Next();
   // Asks the source who it is, for a while where it does not answer.
@@ -145,10 +145,10 @@ void Drainer::DrainOne(Family family) {
   drained.family = std::move(family);
   Move(&drained);
   if (drained.outcome != DrainOutcome::kMoved && !Keep(&drained)) return;
-  Tell(std::move(drained));
+  Report(std::move(drained));
 }
 
-void Drainer::Tell(DrainedFamily drained) {
+void Drainer::Report(DrainedFamily drained) {
   options_.progress(drained);
   rate_.WaitAfter(drained.file_bytes, options_.stop);
   drained_.push_back(std::move(drained));
@@ -183,7 +183,7 @@ void Drainer::EndMove(const std::string& index, const FamilyState& left) {
     drained.outcome = DrainOutcome::kMoved;
     drained.to = target.to;
     drained.generation = left.generation;
-    return Tell(std::move(drained));
+    return Report(std::move(drained));
   }
 }
 

@@ -16,13 +16,15 @@ struct Scored {
 template <typename Of>
 void Begin(const WholeLayer& whole, Of* out) {
   out->num_tokens = whole.num_tokens;
-  out->path = whole.zone_begin == whole.zone_end ? Path::kDense : whole.exact ? Path::kExact : Path::kIndex;
+  out->path = whole.zone_begin == whole.zone_end ? SearchMode::kDense
+              : whole.exact                      ? SearchMode::kExact
+                                                 : SearchMode::kIndex;
 }
 
 std::vector<Scored> SetOfAll(absl::Span<const FromShard<Answer>> parts, const StripeMap& map, int set) {
   std::vector<Scored> all;
   for (const auto& [shard, answer] : parts) {
-    if (answer.num_sets == 0 || answer.path == Path::kDense) continue;
+    if (answer.num_sets == 0 || answer.path == SearchMode::kDense) continue;
     const auto rows = answer.set(set);
     for (size_t i = 0; i < rows.size(); ++i) {
       const float score = answer.scores.empty() ? 0.0f : answer.set_scores(set)[i];
@@ -65,10 +67,10 @@ Answer Merge(absl::Span<const FromShard<Answer>> parts, const StripeMap& map, si
              const WholeLayer& whole) {
   Answer out;
   Begin(whole, &out);
-  const bool dense = out.path == Path::kDense;
+  const bool dense = out.path == SearchMode::kDense;
   out.zone_begin = dense ? whole.num_tokens : whole.zone_begin;
   out.zone_end = dense ? whole.num_tokens : whole.zone_end;
-  for (const auto& part : parts) out.codes_outgrown = out.codes_outgrown || part.answer.codes_outgrown;
+  for (const auto& part : parts) out.codes_stale = out.codes_stale || part.answer.codes_stale;
   std::vector<std::vector<Scored>> sets(whole.num_sets);
   for (int s = 0; s < whole.num_sets && !dense; ++s) {
     sets[s] = SetOfAll(parts, map, s);
@@ -89,7 +91,7 @@ Attended MergeAttended(absl::Span<const FromShard<Attended>> parts, const WholeL
   for (const auto& part : parts) {
     out.attended_tokens += part.answer.attended_tokens;
     out.tail = out.tail || part.answer.tail;
-    out.codes_outgrown = out.codes_outgrown || part.answer.codes_outgrown;
+    out.codes_stale = out.codes_stale || part.answer.codes_stale;
   }
   out.output.resize(size_t(out.num_q_heads) * out.head_dim);
   out.log_sum_exp.resize(out.num_q_heads);

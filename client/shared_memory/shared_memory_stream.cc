@@ -55,7 +55,7 @@ class SharedMemoryStream final : public DecodeStream {
   absl::Status Write(const DecodeStep& step) override {
     if (end_) return Ended();
     if (absl::Status s = client::ToProto(step, &request_, &tensors_); !s.ok()) return s;
-    request_.set_announce(transport_ == Transport::kSharedMemory);  // one that spins would gain nothing
+    request_.set_notify_early(transport_ == Transport::kSharedMemory);  // one that spins would gain nothing
     request_.SerializeToString(&sent_);
     auto bytes = static_cast<int64_t>(sent_.size());
     for (const std::string_view tensor : tensors_) bytes += static_cast<int64_t>(tensor.size());
@@ -74,7 +74,7 @@ class SharedMemoryStream final : public DecodeStream {
     bool announced = false;
     for (;; announced = true) {
       if (!Receive()) return Ended();
-      if (!response_->announcement()) break;
+      if (!response_->answer_imminent()) break;
       spin_until_ = SharedClock::now() + kSharedAnnounced;
     }
     spin_until_ = {};

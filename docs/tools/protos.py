@@ -5,6 +5,7 @@ import re
 
 FIELD = re.compile(r"(?:(repeated|optional) )?([\w.]+|map<[^>]*>) (\w+) = (\d+)(?: \[(.*)\])?;\s*(?://\s*(.*))?$")
 FLAG = re.compile(r'\b(help|usual): ((?:"(?:[^"\\]|\\.)*"\s*)+)')
+OLDER = re.compile(r'json_name = "(\w+)"')
 VALUE = re.compile(r"(\w+) = (\d+);\s*(?://\s*(.*))?$")
 RPC = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\);$")
 OPEN = re.compile(r"(service|message|enum|oneof|extend) ([\w.]+) \{(\})?$")
@@ -18,6 +19,8 @@ def flag_text(options):
         yield said["help"] + "."
     if "usual" in said:
         yield f"Not given: {said['usual']}."
+    if older := OLDER.search(options):
+        yield f"Its older name is taken as well: {older[1]}."
 
 
 class Block:

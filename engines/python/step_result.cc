@@ -5,17 +5,17 @@
 namespace seine::python {
 namespace {
 
-const char* PathWord(client::Path path) {
+const char* ModeWord(client::SearchMode path) {
   switch (path) {
-    case client::Path::kIndex:
+    case client::SearchMode::kIndex:
       return "index";
-    case client::Path::kDense:
+    case client::SearchMode::kDense:
       return "dense";
-    case client::Path::kExact:
+    case client::SearchMode::kExact:
       return "exact";
-    case client::Path::kGate:
+    case client::SearchMode::kGate:
       return "gate";
-    case client::Path::kUnknown:
+    case client::SearchMode::kUnknown:
       break;
   }
   return "unknown";
@@ -40,7 +40,7 @@ nb::list Vectors(const std::vector<std::vector<int32_t>>& heads) {
 
 nb::dict AnswerDict(const client::Answer& answer) {
   nb::dict out;
-  out["path"] = PathWord(answer.path);
+  out["path"] = ModeWord(answer.path);
   out["num_tokens"] = answer.num_tokens;
   out["zone_begin"] = answer.zone_begin;
   out["zone_end"] = answer.zone_end;
@@ -51,7 +51,7 @@ nb::dict AnswerDict(const client::Answer& answer) {
                                         : Matrix(client::DType::kFloat32, answer.scores, answer.num_sets, answer.width);
   out["dense_positions"] = Vectors(answer.dense_positions);
   out["error"] = ErrorTuple(answer.status);
-  out["codes_outgrown"] = answer.codes_outgrown;
+  out["codes_stale"] = answer.codes_stale;
   out["masses"] = answer.masses.empty() ? nb::none() : Vector(client::DType::kFloat32, answer.masses);
   out["capped"] = answer.capped;
   return out;
@@ -60,7 +60,7 @@ nb::dict AnswerDict(const client::Answer& answer) {
 nb::dict AttendedDict(const client::Attended& attended, bool with_positions) {
   const bool ok = attended.status.ok();
   nb::dict out;
-  out["path"] = PathWord(attended.path);
+  out["path"] = ModeWord(attended.path);
   out["num_tokens"] = attended.num_tokens;
   std::vector<int64_t> shape = {attended.prompt_tokens, attended.num_q_heads, attended.head_dim};
   if (attended.prompt_tokens == 0) shape.erase(shape.begin());
@@ -74,7 +74,7 @@ nb::dict AttendedDict(const client::Attended& attended, bool with_positions) {
   out["tail"] = attended.tail;
   out["selected"] = ok && with_positions ? nb::object(AnswerDict(attended.selected)) : nb::none();
   out["error"] = ErrorTuple(attended.status);
-  out["codes_outgrown"] = attended.codes_outgrown;
+  out["codes_stale"] = attended.codes_stale;
   return out;
 }
 

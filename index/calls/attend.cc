@@ -185,8 +185,8 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   tasks.reserve(batch.targets().size() * g.num_kv_heads);
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     AttendAnswer& answer = answers[batch.targets()[t].place];
-    answer.path = batch.PathOf(t);
-    answer.codes_outgrown = batch.CodesOutgrown(t);
+    answer.path = batch.ModeOf(t);
+    answer.codes_stale = batch.CodesStale(t);
     answer.num_tokens = batch.targets()[t].layer().length();
     const DeviceTensors* const theirs = batch.targets()[t].item->device;
     if (theirs == nullptr || theirs->output == nullptr) {
@@ -225,13 +225,13 @@ absl::StatusOr<std::vector<AttendAnswer>> IndexImpl::Attend(absl::Span<const Ret
   }
   if (context_.quality != nullptr) context_.quality->Sample(batch, &*attention);
   for (size_t t = 0; t < batch.targets().size() && attention->with_positions; ++t) {
-    batch.Take(t, &answers[batch.targets()[t].place].selected);
+    batch.ReadAnswer(t, &answers[batch.targets()[t].place].selected);
   }
   batch.KeepQueries();
   batch.Unlock();
   for (const SearchBatch::Target& target : batch.targets()) {
     const AttendAnswer& answer = answers[target.place];
-    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
+    if (answer.path != SearchMode::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
   }
   for (const auto& [sequence, place] : prompts) {
     const StageClock clock(context_.counts.get(), Stage::kAttend);

@@ -123,7 +123,7 @@ absl::StatusOr<std::shared_ptr<const Scorer>> Checks::CheckScorer(const ScorerCo
   return scorer;
 }
 
-absl::Status Checks::CheckGiven(const Layer& layer, const ScoreGiven& given) const {
+absl::Status Checks::CheckScorerInputs(const Layer& layer, const ScorerInputs& given) const {
   const Geometry& g = context_.config.geometry;
   const auto row_bytes = static_cast<size_t>(g.head_dim) * sizeof(float);
   if (given.num_queries < 0 || given.num_queries > layer.length()) {

@@ -24,7 +24,7 @@ class Checks {
                            const QueryView& queries) const;
   // Makes it, where the index keeps what it reads.
   absl::StatusOr<std::shared_ptr<const Scorer>> CheckScorer(const ScorerConfig& config) const;
-  absl::Status CheckGiven(const Layer& layer, const ScoreGiven& given) const;  // the layer's lock held
+  absl::Status CheckScorerInputs(const Layer& layer, const ScorerInputs& given) const;  // the layer's lock held
 
  private:
   absl::Status CheckShape(const char* field, const TensorView& tensor) const;

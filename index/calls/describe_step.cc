@@ -56,7 +56,7 @@ absl::StatusOr<StepInfo> DescribeLatestStep(const Context& context, const Checks
     batch.Add(*sequence, &item, 0);
     if (absl::Status s = batch.Search(context.config.search, {}); !s.ok()) return s;
     sample = SampleOf(batch, 0);
-    batch.Take(0, &answer);
+    batch.ReadAnswer(0, &answer);
   }
   info.num_tokens = answer.num_tokens;
   std::vector<HeadQuality> heads;

@@ -24,12 +24,12 @@ std::vector<std::vector<int32_t>> PositionsOf(const Layer& layer, const std::vec
 }  // namespace
 
 absl::StatusOr<LayerScores> ScoreLayer(const Checks& checks, const Layer& layer, const ScorerConfig& config,
-                                       const ScoreGiven& given) {
+                                       const ScorerInputs& given) {
   auto scorer = checks.CheckScorer(config);
   if (!scorer.ok()) return scorer.status();
   const auto lock = ReadLock::Of(layer);
   if (!lock.ok()) return lock.status();
-  if (absl::Status s = checks.CheckGiven(layer, given); !s.ok()) return s;
+  if (absl::Status s = checks.CheckScorerInputs(layer, given); !s.ok()) return s;
   LayerScores answer;
   if (absl::Status s = layer.Score(**scorer, given, &answer.scores); !s.ok()) return s;
   answer.positions.resize(answer.scores.size());
@@ -41,7 +41,7 @@ absl::StatusOr<LayerScores> ScoreLayer(const Checks& checks, const Layer& layer,
 }
 
 absl::StatusOr<EvictAnswer> EvictLayer(const Context& context, const Checks& checks, Layer* layer,
-                                       const EvictParams& params, const ScoreGiven& given) {
+                                       const EvictParams& params, const ScorerInputs& given) {
   if (absl::Status s = Validate(params.budget); !s.ok()) return s;
   if (absl::Status s = Validate(params.keep); !s.ok()) return s;
   auto scorer = checks.CheckScorer(params.scorer);
@@ -57,7 +57,7 @@ absl::StatusOr<EvictAnswer> EvictLayer(const Context& context, const Checks& che
     if (!lock.ok()) return lock.status();
     writing.emplace(*std::move(lock));
   }
-  if (absl::Status s = checks.CheckGiven(*layer, given); !s.ok()) return s;
+  if (absl::Status s = checks.CheckScorerInputs(*layer, given); !s.ok()) return s;
   auto places = layer->Select(params, **scorer, given);
   if (!places.ok()) return places.status();
   EvictAnswer answer;
@@ -82,7 +82,7 @@ absl::StatusOr<EvictAnswer> EvictLayer(const Context& context, const Checks& che
 
 absl::StatusOr<std::vector<HeadDiagnosis>> DiagnoseLayer(const Context& context, const Checks& checks,
                                                          const Layer& layer, const DiagnoseParams& params,
-                                                         const ScoreGiven& given) {
+                                                         const ScorerInputs& given) {
   if (context.config.kv_store == KvStore::kNone) return checks.CheckScorer({}).status();
   std::vector<std::shared_ptr<const Scorer>> scorers;
   for (size_t i = 0; i < params.scorers.size(); ++i) {
@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> DiagnoseLayer(const Context& context,
   }
   const auto lock = ReadLock::Of(layer);
   if (!lock.ok()) return lock.status();
-  if (absl::Status s = checks.CheckGiven(layer, given); !s.ok()) return s;
+  if (absl::Status s = checks.CheckScorerInputs(layer, given); !s.ok()) return s;
   return layer.Diagnose(params, scorers, given);
 }
 

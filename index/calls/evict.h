@@ -13,12 +13,12 @@ namespace seine {
 
 // Index::Score, Evict and Diagnose once the layer is found.
 absl::StatusOr<LayerScores> ScoreLayer(const Checks& checks, const Layer& layer, const ScorerConfig& config,
-                                       const ScoreGiven& given);
+                                       const ScorerInputs& given);
 absl::StatusOr<EvictAnswer> EvictLayer(const Context& context, const Checks& checks, Layer* layer,
-                                       const EvictParams& params, const ScoreGiven& given);
+                                       const EvictParams& params, const ScorerInputs& given);
 absl::StatusOr<std::vector<HeadDiagnosis>> DiagnoseLayer(const Context& context, const Checks& checks,
                                                          const Layer& layer, const DiagnoseParams& params,
-                                                         const ScoreGiven& given);
+                                                         const ScorerInputs& given);
 
 }  // namespace seine
 

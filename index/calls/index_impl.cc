@@ -115,7 +115,7 @@ IndexStats IndexImpl::stats() const {
   stats.reencoded_layers = reencoder_.layers_done();
   stats.reencoded_unfit_layers = reencoder_.unfit_layers_done();
   stats.reencoded_keys = reencoder_.keys_done();
-  stats.queries_not_kept = context_.queries_not_kept.load(std::memory_order_relaxed);
+  stats.dropped_queries = context_.dropped_queries.load(std::memory_order_relaxed);
   stats.evictions = context_.eviction.evictions();
   stats.evicted_tokens = context_.eviction.evicted_tokens();
   for (size_t layer = 0; layer < context_.gates.size(); ++layer) {
@@ -275,14 +275,14 @@ absl::StatusOr<HeadInfo> IndexImpl::DescribeHead(const SequenceHandle& handle, i
 }
 
 absl::StatusOr<LayerScores> IndexImpl::Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
-                                             const ScoreGiven& given) const {
+                                             const ScorerInputs& given) const {
   absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
   if (!sequence.ok()) return sequence.status();
   return ScoreLayer(checks_, *(*sequence)->layers[layer], scorer, given);
 }
 
 absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
-                                             const ScoreGiven& given) {
+                                             const ScorerInputs& given) {
   absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
   if (!sequence.ok()) return sequence.status();
   return EvictLayer(context_, checks_, (*sequence)->layers[layer].get(), params, given);
@@ -290,7 +290,7 @@ absl::StatusOr<EvictAnswer> IndexImpl::Evict(const SequenceHandle& handle, int l
 
 absl::StatusOr<std::vector<HeadDiagnosis>> IndexImpl::Diagnose(const SequenceHandle& handle, int layer,
                                                                const DiagnoseParams& params,
-                                                               const ScoreGiven& given) const {
+                                                               const ScorerInputs& given) const {
   absl::StatusOr<SequenceRef> sequence = FindLayer(handle, layer);
   if (!sequence.ok()) return sequence.status();
   return DiagnoseLayer(context_, checks_, *(*sequence)->layers[layer], params, given);

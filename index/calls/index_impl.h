@@ -68,12 +68,12 @@ class IndexImpl : public Index {
     return CheckedHere(attention);
   }
   absl::StatusOr<LayerScores> Score(const SequenceHandle& handle, int layer, const ScorerConfig& scorer,
-                                    const ScoreGiven& given) const override;
+                                    const ScorerInputs& given) const override;
   absl::StatusOr<EvictAnswer> Evict(const SequenceHandle& handle, int layer, const EvictParams& params,
-                                    const ScoreGiven& given) override;
+                                    const ScorerInputs& given) override;
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const SequenceHandle& handle, int layer,
                                                       const DiagnoseParams& params,
-                                                      const ScoreGiven& given) const override;
+                                                      const ScorerInputs& given) const override;
   absl::Status Gather(const SequenceHandle& handle, int layer, int kv_head, absl::Span<const int32_t> positions,
                       std::string* keys, std::string* values) const override;
   absl::StatusOr<Profile> Measure(absl::Span<const SequenceHandle> handles, int layer) const override {

@@ -88,12 +88,12 @@ absl::StatusOr<std::vector<ItemAnswer>> IndexImpl::Retrieve(absl::Span<const Ret
   }
   if (absl::Status s = batch.Search(*params, progress); !s.ok()) return s;
   if (context_.quality != nullptr) context_.quality->Sample(batch);
-  for (size_t t = 0; t < batch.targets().size(); ++t) batch.Take(t, &answers[batch.targets()[t].place]);
+  for (size_t t = 0; t < batch.targets().size(); ++t) batch.ReadAnswer(t, &answers[batch.targets()[t].place]);
   batch.KeepQueries();
   batch.Unlock();
   for (const SearchBatch::Target& target : batch.targets()) {
     const ItemAnswer& answer = answers[target.place];
-    if (answer.path != Path::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
+    if (answer.path != SearchMode::kDense) RecordQueries(target.sequence, *target.item, answer.num_tokens);
   }
   return answers;
 }

@@ -81,8 +81,8 @@ absl::StatusOr<std::unique_ptr<CellContext>> CellContext::Create(const CellConfi
   // A window is encoded by itself, whatever its neighbours are.
   const CodecConfig& codec = index.codec;
   if (codec.centre == Centre::kGlobal) return BadField("codec.centre", "global, which cells do not have");
-  if (codec.centre == Centre::kWindow && codec.centre_tokens != kWindowTokens) {
-    return BadField("codec.centre_tokens", codec.centre_tokens, " is not ", kWindowTokens, ", a window of cells");
+  if (codec.centre == Centre::kWindow && codec.centre_window != kWindowTokens) {
+    return BadField("codec.centre_window", codec.centre_window, " is not ", kWindowTokens, ", a window of cells");
   }
   if (absl::Status s = Validate(index.search, index); !s.ok()) return s;
   index.codec.profile = InLayout(std::move(index.codec.profile), index.geometry.rope);
@@ -303,7 +303,7 @@ void CellLayer::Search(int head, const SeenCells& seen, int top_k, host::Attenti
                        SearchOutput* found) const {
   const SearchParams search = ParamsOf(top_k);
   SearchTask task;
-  heads_[head].codes.FillTask(0, &task);
+  heads_[head].codes.PrepareSearch(0, &task);
   task.num_keys = seen.end_window() * kWindowTokens;
   task.zone_begin = attention->zone_begin = context_->config_.sink;
   task.keys = attention->keys;

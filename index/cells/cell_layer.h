@@ -36,7 +36,7 @@ struct CellConfig {
   // llama.cpp turns them before it quantises. A power of two that divides head_dim; 0: they are the model's.
   int rotation = 0;
   CodecConfig codec;
-  SearchParams search;   // top_k, beta, refine, softmax_scale
+  SearchParams search;   // top_k, candidate_fraction, rescore_k, softmax_scale
   int sink = 64;         // cells before the zone
   int local = 256;       // cells behind it, at least
   bool tail = true;      // AttentionParams::tail

@@ -20,10 +20,10 @@ int64_t TokensOf(const BudgetConfig& budget) {
 
 // PyramidKV's budgets high - l (high - low) / (L - 1) of layers l < L, as budget.h defines high and low; `n` tokens are
 // there for each layer. Rounded so that those of layers [0, l] sum up to the rounded sum: the total is exact.
-int64_t PyramidTokens(double mean, double beta, double n, int64_t count, const BudgetScope& scope) {
+int64_t PyramidTokens(double mean, double ratio, double n, int64_t count, const BudgetScope& scope) {
   if (scope.num_layers < 2 || n <= mean) return std::clamp<int64_t>(std::llround(mean), 1, count);
   const auto window = static_cast<double>(scope.window);
-  double low = mean / beta, high = 2 * mean - low;
+  double low = mean / ratio, high = 2 * mean - low;
   if (high > n - window) {
     high = n - window;
     low = 2 * mean - high;
@@ -43,7 +43,9 @@ absl::Status Validate(const BudgetConfig& b) {
   if (b.tokens == 0 && b.ratio == 0) return BadField("budget.tokens", "neither tokens nor a ratio is given");
   if (b.heads > HeadBudget::kPyramid) return BadField("budget.heads", "unknown value ", static_cast<int>(b.heads));
   if (!(b.safeguard >= 0 && b.safeguard <= 1)) return BadField("budget.safeguard", b.safeguard, " is not in [0, 1]");
-  if (!(b.beta >= 1 && std::isfinite(b.beta))) return BadField("budget.beta", b.beta, " is no number of at least 1");
+  if (!(b.pyramid_ratio >= 1 && std::isfinite(b.pyramid_ratio))) {
+    return BadField("budget.pyramid_ratio", b.pyramid_ratio, " is no number of at least 1");
+  }
   return absl::OkStatus();
 }
 
@@ -68,7 +70,7 @@ int64_t KeptTokens(const BudgetConfig& budget, int64_t count, const BudgetScope&
   const double mean = absolute ? static_cast<double>(TokensOf(budget)) : held * (1 - budget.ratio);
   if (budget.heads == HeadBudget::kPyramid) {
     const double n = absolute ? static_cast<double>(scope.length) : held;
-    return PyramidTokens(mean, budget.beta, n, count, scope);
+    return PyramidTokens(mean, budget.pyramid_ratio, n, count, scope);
   }
   return std::clamp<int64_t>(static_cast<int64_t>(mean), 1, count);
 }

@@ -12,18 +12,18 @@ namespace seine {
 // kUniform: every head the same. kAdaptive (AdaKV): a head's best floor(safeguard * budget), at least 1, are safe, the
 // rest of the layer's budget goes to the best of all heads. kPyramid (PyramidKV, as kvpress defines it): uniform in a
 // layer, falling linearly from `high` in the first layer to `low` in the last, the sum over layers unchanged. With n
-// tokens, a mean budget of m and an observation window of w (BudgetScope) low = m / beta and high = 2 m - low; where a
-// layer cannot use that much, high = n - w and low = 2 m - high. Every layer has m where low would then be above high
-// or below w. By tokens, n is the sequence's length, so that layers agree on it whatever each still holds, and nothing
-// goes where n <= m; by ratio it is what the layer holds.
+// tokens, a mean budget of m and an observation window of w (BudgetScope) low = m / pyramid_ratio and high = 2 m - low;
+// where a layer cannot use that much, high = n - w and low = 2 m - high. Every layer has m where low would then be
+// above high or below w. By tokens, n is the sequence's length, so that layers agree on it whatever each still holds,
+// and nothing goes where n <= m; by ratio it is what the layer holds.
 enum class HeadBudget : uint8_t { kUniform = 0, kAdaptive = 1, kPyramid = 2 };
 
 struct BudgetConfig {
   int64_t tokens = 0;  // > 0: tokens a head; any number above those held keeps all
   double ratio = 0;    // > 0, below 1, in place of tokens: the share that goes; floor(n (1 - ratio)) stay, at least 1
   HeadBudget heads = HeadBudget::kUniform;
-  double safeguard = .2;  // kAdaptive, in [0, 1]
-  double beta = 20;       // kPyramid, at least 1: the mean budget over the last layer's
+  double safeguard = .2;      // kAdaptive, in [0, 1]
+  double pyramid_ratio = 20;  // kPyramid, at least 1: the mean budget over the last layer's
 };
 
 // What stays whatever its score. All of it counts towards the budget.

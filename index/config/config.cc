@@ -22,7 +22,7 @@ constexpr int kMaxKvHeads = 1024;
 constexpr int kMaxZoneTokens = 1 << 24;
 constexpr int kMaxCentreTokens = 2048;
 constexpr int kMaxTopK = 65536;
-constexpr int kMaxRefine = 1 << 24;
+constexpr int kMaxRescored = 1 << 24;
 constexpr double kMaxFrequency = 1e6;  // radians a token
 
 absl::Status CheckRope(const Rope& rope, int head_dim) {
@@ -188,10 +188,10 @@ absl::Status CheckCodec(const CodecConfig& codec) {
   }
   if (absl::Status s = CheckFieldEnum("codec", "centre", codec.centre, Centre::kWindow); !s.ok()) return s;
   if (codec.centre != Centre::kWindow) return absl::OkStatus();
-  if (absl::Status s = CheckFieldRange("codec", "centre_window", codec.centre_tokens, 1, kMaxCentreTokens); !s.ok())
+  if (absl::Status s = CheckFieldRange("codec", "centre_window", codec.centre_window, 1, kMaxCentreTokens); !s.ok())
     return s;
-  if (codec.centre_tokens % kWindowTokens == 0) return absl::OkStatus();
-  return WrongField("codec", "centre_window", codec.centre_tokens, " is not a multiple of ", kWindowTokens);
+  if (codec.centre_window % kWindowTokens == 0) return absl::OkStatus();
+  return WrongField("codec", "centre_window", codec.centre_window, " is not a multiple of ", kWindowTokens);
 }
 
 absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
@@ -203,9 +203,9 @@ absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
   if (zones.update_buffer % kWindowTokens != 0) {
     return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of ", kWindowTokens);
   }
-  if (codec.centre == Centre::kWindow && zones.update_buffer % codec.centre_tokens != 0) {
+  if (codec.centre == Centre::kWindow && zones.update_buffer % codec.centre_window != 0) {
     return WrongField("zones", "update_buffer", zones.update_buffer, " is not a multiple of codec.centre_window ",
-                      codec.centre_tokens);
+                      codec.centre_window);
   }
   return absl::OkStatus();
 }
@@ -214,10 +214,10 @@ absl::Status CheckZones(const Zones& zones, const CodecConfig& codec) {
 absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   absl::Status status = FirstError(CheckFieldRange(group, p.mass_p > 0 ? "mass_p.cap" : "top_k", p.top_k, 1, kMaxTopK),
                                    CheckFieldRange(group, "mass_p.floor", p.mass_floor, 1, kMaxTopK),
-                                   CheckFieldRange(group, "refine", p.refine, 0, kMaxRefine),
+                                   CheckFieldRange(group, "rescore_k", p.rescore_k, 0, kMaxRescored),
                                    CheckFieldEnum(group, "coarse", p.coarse, Coarse::kCollision),
                                    CheckFieldEnum(group, "scope", p.scope, Scope::kPerQHead),
-                                   CheckFieldEnum(group, "gqa_reduce", p.reduce, GqaReduce::kMean),
+                                   CheckFieldEnum(group, "gqa_reduce", p.gqa_reduce, GqaReduce::kMean),
                                    CheckFieldEnum(group, "exact", p.method, Method::kExact));
   if (!status.ok()) return status;
   // Written so that NaN fails too.
@@ -232,10 +232,15 @@ absl::Status CheckSearch(absl::string_view group, const SearchParams& p) {
   if (p.candidates > 0 && p.recall_target > 0) {
     return WrongField(group, "candidates", p.candidates, " and recall_target exclude each other");
   }
-  if (!(p.beta >= 0 && p.beta <= 1)) return WrongField(group, "beta", p.beta, " is not in [0, 1]");
-  if (!(p.rho > 0 && p.rho <= 1)) return WrongField(group, "rho", p.rho, " is not in (0, 1]");
-  if (p.coarse == Coarse::kCollision && p.rho < ShareKept(p, kUsualShare)) {
-    return WrongField(group, "rho", p.rho, " is below beta, ", ShareKept(p, kUsualShare),
+  if (!(p.candidate_fraction >= 0 && p.candidate_fraction <= 1)) {
+    return WrongField(group, "candidate_fraction", p.candidate_fraction, " is not in [0, 1]");
+  }
+  if (!(p.collision_fraction > 0 && p.collision_fraction <= 1)) {
+    return WrongField(group, "collision_fraction", p.collision_fraction, " is not in (0, 1]");
+  }
+  if (p.coarse == Coarse::kCollision && p.collision_fraction < ShareKept(p, kDefaultCandidateFraction)) {
+    return WrongField(group, "collision_fraction", p.collision_fraction, " is below candidate_fraction, ",
+                      ShareKept(p, kDefaultCandidateFraction),
                       ": tiers would cover fewer keys than are to be candidates");
   }
   return CheckSoftmaxScale(absl::StrCat(group, group.empty() ? "" : ".", "softmax_scale"), p.softmax_scale);
@@ -253,7 +258,7 @@ int QueriesKept(const IndexConfig& config) {
 }
 
 CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {
-  return {head_dim, codec.seed, codec.centre, codec.centre_tokens, codec.coarse_bits, codec.total_bits};
+  return {head_dim, codec.seed, codec.centre, codec.centre_window, codec.coarse_bits, codec.total_bits};
 }
 
 int64_t FilterHorizon(const IndexConfig& config) {
@@ -300,7 +305,7 @@ absl::Status Validate(const SearchParams& params, const IndexConfig& config) {
     return WrongField("", "coarse", "fixed for the index's life as ", Name(config.search.coarse));
   }
   if (params.recall_target > 0 && !TraitsOf(config.codec.name).predicts_noise) {
-    return WrongField("", "recall_target", config.codec.name, " does not predict its noise; give beta");
+    return WrongField("", "recall_target", config.codec.name, " does not predict its noise; give candidate_fraction");
   }
   if (params.method == Method::kExact && config.kv_store == KvStore::kNone) {
     return FieldError(absl::StatusCode::kFailedPrecondition, "exact", "needs kv_store keys or keys_values");

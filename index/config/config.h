@@ -64,7 +64,7 @@ struct CodecConfig {
   std::string name = "rsq";         // one of AllCodecs() (codec_traits.h), whose traits say what it needs
   uint64_t seed = 1;                // without a profile
   Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
-  int centre_tokens = 64;           // Centre::kWindow
+  int centre_window = 64;           // Centre::kWindow
 
   // What follows is of codecs that need a profile: the balanced code (docs/codecs.md, "balanced").
   std::shared_ptr<const Profile> profile;  // of the geometry's shape
@@ -111,7 +111,7 @@ void ForEachStored(const EvictionConfig& e, Visit visit) {
   visit("budget.ratio", e.budget.ratio);
   visit("budget.heads", e.budget.heads);
   visit("budget.safeguard", e.budget.safeguard);
-  visit("budget.beta", e.budget.beta);
+  visit("budget.beta", e.budget.pyramid_ratio);  // as snapshots of before spell it
   visit("keep.sinks", e.keep.sinks);
   visit("keep.recent", e.keep.recent);
   visit("keep.recent_share", e.keep.recent_share);

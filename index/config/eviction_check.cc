@@ -21,7 +21,7 @@ int64_t LeastBudget(const IndexConfig& config) {
   const BudgetConfig& budget = config.eviction->budget;
   const int64_t least = KeptTokens(budget, INT32_MAX, {.layer = layers - 1, .num_layers = layers, .length = INT32_MAX});
   if (budget.heads != HeadBudget::kPyramid || layers == 1) return least;
-  const auto rounded = static_cast<int64_t>(static_cast<double>(budget.tokens) / budget.beta);
+  const auto rounded = static_cast<int64_t>(static_cast<double>(budget.tokens) / budget.pyramid_ratio);
   return std::min(least, std::max<int64_t>(1, rounded));
 }
 

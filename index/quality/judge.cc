@@ -56,17 +56,18 @@ std::vector<float> Combined(const QualitySample::Head& head, const SearchParams&
   const auto n = static_cast<size_t>(head.zone_keys);
   const bool alone = sharers.logits.size() == 1;
   const float* const first = sharers.logits[0] + head.zone_begin;
-  if (alone && (params.scope == Scope::kPerQHead || params.reduce != GqaReduce::kSoftmaxSum)) return {first, first + n};
-  std::vector<float> combined(n, params.reduce == GqaReduce::kMax ? -std::numeric_limits<float>::infinity() : 0.0f);
+  if (alone && (params.scope == Scope::kPerQHead || params.gqa_reduce != GqaReduce::kSoftmaxSum))
+    return {first, first + n};
+  std::vector<float> combined(n, params.gqa_reduce == GqaReduce::kMax ? -std::numeric_limits<float>::infinity() : 0.0f);
   const float share = 1.0f / static_cast<float>(sharers.logits.size());
   for (size_t g = 0; g < sharers.logits.size(); ++g) {
     const float* const l = sharers.logits[g] + head.zone_begin;
-    if (params.reduce == GqaReduce::kSoftmaxSum) {
+    if (params.gqa_reduce == GqaReduce::kSoftmaxSum) {
       host::AddExp(l, n, static_cast<float>(sharers.full[g]), 1.0f, combined.data());
       continue;
     }
     for (size_t i = 0; i < n; ++i) {
-      combined[i] = params.reduce == GqaReduce::kMean ? combined[i] + l[i] * share : std::max(combined[i], l[i]);
+      combined[i] = params.gqa_reduce == GqaReduce::kMean ? combined[i] + l[i] * share : std::max(combined[i], l[i]);
     }
   }
   return combined;

@@ -67,7 +67,7 @@ QualityMonitor::~QualityMonitor() {
 bool QualityMonitor::Chosen() const { return NextShare() < options_.sample; }
 
 bool QualityMonitor::WantedByGate(const SearchBatch& batch, size_t target, const AttentionParams& attention) const {
-  if (batch.PathOf(target) != Path::kIndex) return false;
+  if (batch.ModeOf(target) != SearchMode::kIndex) return false;
   const SearchBatch::Target& of = batch.targets()[target];
   LayerGate* const gate = batch.context().GateOf(*of.item, batch.params(), attention, of.layer().length());
   return gate != nullptr && num_waiting_.load(std::memory_order_relaxed) < kMostWaiting / 2 &&
@@ -78,7 +78,7 @@ void QualityMonitor::Sample(const SearchBatch& batch, const AttentionParams* att
   if (batch.context().config.kv_store == KvStore::kNone || batch.params().method == Method::kExact) return;
   for (size_t t = 0; t < batch.targets().size(); ++t) {
     const RetrieveItem& item = *batch.targets()[t].item;
-    if (batch.PathOf(t) == Path::kDense || item.positions != nullptr || item.device != nullptr) continue;
+    if (batch.ModeOf(t) == SearchMode::kDense || item.positions != nullptr || item.device != nullptr) continue;
     const bool of_gate = attention != nullptr && WantedByGate(batch, t, *attention);
     const bool by_chance = Chosen();
     if (!of_gate && !by_chance) continue;

@@ -69,7 +69,7 @@ class Stages {
     const double variance = VarianceInWindows(zone, head.zone_keys);
     Bins bins = BinsOf(zone, head.zone_keys);
     Add(std::sqrt(head.noise * variance), head.candidates, &bins);
-    Add(std::sqrt(head.fine_noise * variance), std::max(params.refine, params.top_k), &bins);
+    Add(std::sqrt(head.fine_noise * variance), std::max(params.rescore_k, params.top_k), &bins);
   }
   double Survival(double logit) const {
     double share = 1;

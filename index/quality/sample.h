@@ -40,7 +40,8 @@ struct QualitySample {
   int64_t bytes() const;  // of what it points to
 };
 
-// A copy of one target of a batch that was searched, or of one of its KV heads; before Take and Unlock. std::bad_alloc.
+// A copy of one target of a batch that was searched, or of one of its KV heads; before ReadAnswer and Unlock.
+// std::bad_alloc.
 QualitySample SampleOf(const SearchBatch& batch, size_t target, std::optional<int> only_head = std::nullopt);
 
 }  // namespace seine

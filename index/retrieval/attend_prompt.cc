@@ -79,7 +79,7 @@ absl::Status AttendPromptItem(const Context& context, const Layer& layer, const 
   const PromptCounts counts = AttendPromptBatch(batch, params, run);
   answer->num_tokens = length;
   answer->prompt_tokens = item.prompt_tokens;
-  answer->path = !of_prompt ? Path::kGate : counts.taken < counts.seen ? Path::kIndex : Path::kDense;
+  answer->path = !of_prompt ? SearchMode::kGate : counts.taken < counts.seen ? SearchMode::kIndex : SearchMode::kDense;
   int64_t seen = 0;
   for (const std::vector<int64_t>& of_head : ends) seen = std::accumulate(of_head.begin(), of_head.end(), seen);
   const double share = counts.seen == 0 ? 1 : static_cast<double>(counts.taken) / static_cast<double>(counts.seen);

@@ -24,7 +24,7 @@ void ToPositions(const HeadGroupCache& cache, std::vector<std::vector<int32_t>>*
 }
 
 // Moves one head's output to where the answer has it.
-void Collect(const HeadGroupCache& cache, int kv_head, int group, SearchOutput* output, ItemAnswer* answer) {
+void ReadHead(const HeadGroupCache& cache, int kv_head, int group, SearchOutput* output, ItemAnswer* answer) {
   ToPositions(cache, &output->positions);
   ToPositions(cache, &output->candidates);
   const size_t sets = output->positions.size();
@@ -95,7 +95,7 @@ absl::Status SearchBatch::Lock() {
 }
 
 // A task for each head that has something to search and is not told what it would find.
-absl::Status SearchBatch::FillTasks() {
+absl::Status SearchBatch::PrepareSearches() {
   const Geometry& g = context_.config.geometry;
   for (size_t t = 0; t < targets_.size(); ++t) {
     const RetrieveItem& item = *targets_[t].item;
@@ -105,7 +105,7 @@ absl::Status SearchBatch::FillTasks() {
       if (zone_keys == 0) continue;
       slots_[t * g.num_kv_heads + h] = static_cast<int>(tasks_.size());
       SearchTask& task = tasks_.emplace_back();
-      if (absl::Status s = layer.FillTask(h, params_, zone_keys, &task); !s.ok()) return s;
+      if (absl::Status s = layer.PrepareSearch(h, params_, zone_keys, &task); !s.ok()) return s;
       task.group = g.group();
       task.queries = QueriesOf(item) + int64_t{h} * g.group() * g.head_dim;
       task.device_queries = item.device != nullptr;
@@ -113,8 +113,9 @@ absl::Status SearchBatch::FillTasks() {
       // Plain keys are held for every place. So it is on a device too, whose answers are the CPU's.
       const bool beside = task.keys.chunks != nullptr && task.low_rank == nullptr;
       task.whole = beside && ReadsWhole(params_, task.group, zone_keys);
-      task.refine_all = beside && RefinesAll(params_, CandidatesWanted(params_, task.codec->layout(),
-                                                                       task.codec->UsualShare(zone_keys), zone_keys));
+      task.refine_all =
+          beside && RefinesAll(params_, CandidatesWanted(params_, task.codec->layout(),
+                                                         task.codec->DefaultCandidateFraction(zone_keys), zone_keys));
       whole_.push_back(task.whole);
     }
   }
@@ -128,7 +129,7 @@ absl::Status SearchBatch::Prepare(const SearchParams& params) {
   RefuseWrong();
   tasks_.reserve(targets_.size() * g.num_kv_heads);
   slots_.assign(targets_.size() * g.num_kv_heads, -1);
-  if (absl::Status s = FillTasks(); !s.ok()) {
+  if (absl::Status s = PrepareSearches(); !s.ok()) {
     Unlock();
     return s;
   }
@@ -165,7 +166,7 @@ int64_t SearchBatch::ZoneKeys(size_t target, int kv_head) const {
   return targets_[target].layer().cache(kv_head).ZoneKeys(targets_[target].item->dense_from);
 }
 
-absl::Status SearchBatch::CheckGiven(const Target& target) const {
+absl::Status SearchBatch::CheckPositions(const Target& target) const {
   const RetrieveItem& item = *target.item;
   if (item.positions == nullptr) return absl::OkStatus();
   const size_t sets = context_.config.geometry.num_kv_heads * SetsOfHead();
@@ -191,7 +192,7 @@ void SearchBatch::RefuseWrong() {
   std::vector<Target> right;
   right.reserve(targets_.size());
   for (Target& target : targets_) {
-    absl::Status status = CheckGiven(target);
+    absl::Status status = CheckPositions(target);
     if (status.ok()) {
       right.push_back(std::move(target));
     } else {
@@ -222,19 +223,19 @@ void SearchBatch::Count() const {
   context_.own_counts->Candidates(all.candidates);
 }
 
-Path SearchBatch::PathOf(size_t target) const {
-  Path path = Path::kDense;
+SearchMode SearchBatch::ModeOf(size_t target) const {
+  SearchMode path = SearchMode::kDense;
   for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
     if (!Searched(target, h)) continue;
-    if (params_.method == Method::kExact || targets_[target].item->positions != nullptr) return Path::kExact;
-    if (!whole_[Slot(target, h)]) return Path::kIndex;
-    path = Path::kExact;
+    if (params_.method == Method::kExact || targets_[target].item->positions != nullptr) return SearchMode::kExact;
+    if (!whole_[Slot(target, h)]) return SearchMode::kIndex;
+    path = SearchMode::kExact;
   }
   return path;
 }
 
-bool SearchBatch::CodesOutgrown(size_t target) const {
-  return PathOf(target) == Path::kIndex && targets_[target].layer().Outgrown();
+bool SearchBatch::CodesStale(size_t target) const {
+  return ModeOf(target) == SearchMode::kIndex && targets_[target].layer().Outgrown();
 }
 
 // Fills in what does not depend on the search, and makes room for each head's sets.
@@ -242,19 +243,19 @@ void SearchBatch::StartAnswer(size_t target, ItemAnswer* answer) const {
   const Geometry& g = context_.config.geometry;
   const Layer& layer = targets_[target].layer();
   answer->num_tokens = layer.length();
-  answer->path = PathOf(target);
+  answer->path = ModeOf(target);
   answer->all_returned = true;
   answer->positions.resize(params_.scope == Scope::kPerKvHead ? g.num_kv_heads : g.num_q_heads);
   answer->scores.resize(answer->positions.size());
   if (params_.mass_p > 0) answer->masses.assign(answer->positions.size(), 1.0f);
-  const bool dense = answer->path == Path::kDense;
-  answer->codes_outgrown = CodesOutgrown(target);
-  answer->dense_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;
-  answer->dense_end = layer.evicted() || dense ? answer->num_tokens : answer->dense_begin + ZoneKeys(target, 0);
+  const bool dense = answer->path == SearchMode::kDense;
+  answer->codes_stale = CodesStale(target);
+  answer->zone_begin = layer.evicted() ? 0 : dense ? answer->num_tokens : context_.config.zones.sink;
+  answer->zone_end = layer.evicted() || dense ? answer->num_tokens : answer->zone_begin + ZoneKeys(target, 0);
   if (params_.with_candidates && !dense) answer->candidates.resize(g.num_q_heads);
 }
 
-void SearchBatch::Take(size_t target, ItemAnswer* answer) {
+void SearchBatch::ReadAnswer(size_t target, ItemAnswer* answer) {
   StartAnswer(target, answer);
   const Layer& layer = targets_[target].layer();
   for (int h = 0; h < context_.config.geometry.num_kv_heads; ++h) {
@@ -265,7 +266,7 @@ void SearchBatch::Take(size_t target, ItemAnswer* answer) {
     if (layer.evicted()) answer->dense_positions.push_back(DensePositions(cache, zone_begin, zone_end));
     if (!searched) continue;
     answer->all_returned = answer->all_returned && params_.top_k >= zone_end - zone_begin;
-    Collect(cache, h, context_.config.geometry.group(), &outputs_[Slot(target, h)], answer);
+    ReadHead(cache, h, context_.config.geometry.group(), &outputs_[Slot(target, h)], answer);
   }
 }
 

@@ -75,22 +75,22 @@ class SearchBatch {
   const SearchOutput& Found(size_t target, int kv_head) const { return outputs_[Slot(target, kv_head)]; }
   // kDense where no head of a target was searched; kExact where positions were given, or every head that was searched
   // is scored whole.
-  Path PathOf(size_t target) const;
-  // ItemAnswer::codes_outgrown.
-  bool CodesOutgrown(size_t target) const;
+  SearchMode ModeOf(size_t target) const;
+  // ItemAnswer::codes_stale.
+  bool CodesStale(size_t target) const;
   // Moves what was found of a target into an answer, in positions.
-  void Take(size_t target, ItemAnswer* answer);
+  void ReadAnswer(size_t target, ItemAnswer* answer);
 
  private:
   int Slot(size_t target, int kv_head) const {
     return slots_[target * context_.config.geometry.num_kv_heads + kv_head];
   }
   absl::Status Lock();
-  absl::Status FillTasks();
+  absl::Status PrepareSearches();
   absl::Status After(Outcome outcome);
   void TakeGiven(size_t target, int kv_head);
   size_t SetsOfHead() const { return params_.scope == Scope::kPerQHead ? context_.config.geometry.group() : 1; }
-  absl::Status CheckGiven(const Target& target) const;
+  absl::Status CheckPositions(const Target& target) const;
   void RefuseWrong();
   void Count() const;  // what the search took
   void StartAnswer(size_t target, ItemAnswer* answer) const;

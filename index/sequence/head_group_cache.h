@@ -114,7 +114,7 @@ class HeadGroupCache {
   int64_t ZoneKeys(int64_t dense_from) const;
   // One head's search over the zone's first `zone_keys` keys, which must be some. Positions in it are places. Dense
   // keys are given where the reduction needs them. RESOURCE_EXHAUSTED.
-  absl::Status FillTask(int head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
+  absl::Status PrepareSearch(int head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
   // One head's attention, in places, where so many keys of the zone were searched; 0: none, and all is dense. `tail`:
   // with their windows, which are the device's copies for one that is attended there. The values must be kept. What it
   // reads must not outlive the cache or see it change.

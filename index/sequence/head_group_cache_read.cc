@@ -99,17 +99,18 @@ int64_t HeadGroupCache::PlaceOf(int64_t wanted) const {
 int64_t HeadGroupCache::ZoneKeys(int64_t dense_from) const {
   if (dense_from < 0) return codes_.visible();
   const CodecConfig& codec = context_->config.codec;
-  const int64_t unit = codec.centre == Centre::kWindow ? codec.centre_tokens : kWindowTokens;
+  const int64_t unit = codec.centre == Centre::kWindow ? codec.centre_window : kWindowTokens;
   const int64_t before = std::max<int64_t>(PlaceOf(dense_from) - context_->config.zones.sink, 0);
   return std::min(codes_.visible(), before / unit * unit);
 }
 
-absl::Status HeadGroupCache::FillTask(int head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const {
-  codes_.FillTask(head, task);
+absl::Status HeadGroupCache::PrepareSearch(int head, const SearchParams& params, int64_t zone_keys,
+                                           SearchTask* task) const {
+  codes_.PrepareSearch(head, task);
   task->num_keys = zone_keys;
   const int64_t zone_begin = context_->config.zones.sink;
   task->zone_begin = zone_begin;
-  const bool with_dense = params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum;
+  const bool with_dense = params.scope == Scope::kPerKvHead && params.gqa_reduce == GqaReduce::kSoftmaxSum;
   if (!low_.empty()) return FillLowSearch(head, with_dense, task);
   if (keeps_all_keys()) {
     task->keys = {keys_.DeviceChunks(head), keys_.chunk_tokens(), context_->config.geometry.head_dim,

@@ -160,7 +160,7 @@ void Layer::KeepQueries(const float* queries) const {
   if (staged.ok()) {
     kept_queries_.Commit(*std::move(staged));
   } else {
-    context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+    context_->dropped_queries.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
@@ -247,9 +247,9 @@ void Layer::ShareFrom(const Layer& source) {
   for (const auto& cache : source.caches_) caches_.push_back(std::make_unique<HeadGroupCache>(*cache));
 }
 
-absl::Status Layer::FillTask(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const {
+absl::Status Layer::PrepareSearch(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const {
   const HeadGroupCache& held = cache(kv_head);
-  return held.FillTask(kv_head - held.first_head(), params, zone_keys, task);
+  return held.PrepareSearch(kv_head - held.first_head(), params, zone_keys, task);
 }
 
 void Layer::FillAttention(int kv_head, int64_t zone_keys, bool tail, bool on_device, host::AttentionTask* task) const {

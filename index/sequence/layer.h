@@ -63,21 +63,21 @@ class Layer {
   absl::Status Finish();
 
   // One KV head's search over so many keys of the zone, in places (head_group_cache.h). RESOURCE_EXHAUSTED.
-  absl::Status FillTask(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
+  absl::Status PrepareSearch(int kv_head, const SearchParams& params, int64_t zone_keys, SearchTask* task) const;
 
   // One KV head's stored rows and what of them is dense: all, where none of the zone was searched. `tail`: and the
   // windows of what was.
   void FillAttention(int kv_head, int64_t zone_keys, bool tail, bool on_device, host::AttentionTask* task) const;
 
   // Scores of all heads, by place. Errors of the scorer.
-  absl::Status Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const;
+  absl::Status Score(const Scorer& scorer, const ScorerInputs& given, Scores* scores) const;
   // `scorers`: those of `params`, made.
   absl::StatusOr<std::vector<HeadDiagnosis>> Diagnose(const DiagnoseParams& params,
                                                       absl::Span<const std::shared_ptr<const Scorer>> scorers,
-                                                      const ScoreGiven& given) const;
+                                                      const ScorerInputs& given) const;
   // The places of each head that are kept by score; all of them, and no scores, where nothing would go.
   absl::StatusOr<std::vector<std::vector<uint32_t>>> Select(const EvictParams& params, const Scorer& scorer,
-                                                            const ScoreGiven& given) const;
+                                                            const ScorerInputs& given) const;
   // Keeps nothing else; returns how many tokens went, all heads together, which the caller counts, and adds them to
   // `dropped` where that watches. RESOURCE_EXHAUSTED: nothing has changed.
   absl::StatusOr<int64_t> Keep(const std::vector<std::vector<uint32_t>>& places, DroppedPositions* dropped);
@@ -186,7 +186,7 @@ class Layer {
   void UpdateReencodeDue(int64_t appended);
   // Whether nothing of the layer would go, whatever the scores: the budget holds it, or the scorer's window does.
   bool KeepsAll(const BudgetConfig& budget, const Scorer& scorer) const;
-  absl::Status CheckSizes(const ScoreGiven& given) const;  // of what comes for each token held
+  absl::Status CheckSizes(const ScorerInputs& given) const;  // of what comes for each token held
   // Copies of those queries that are of positions [begin, end); `queries` are of positions before `last`.
   absl::StatusOr<KeptQueries::Staged> StageQueries(const QueryView& queries, int64_t last, int64_t begin,
                                                    int64_t end) const;
@@ -205,7 +205,7 @@ class Layer {
   static Wanted WantedBy(const Scorer& scorer) {
     return {.filters = scorer.needs_filters(), .queries = scorer.needs_queries(), .sums = scorer.accumulates()};
   }
-  absl::Status MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const;
+  absl::Status MakeInput(const ScorerInputs& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const;
   // Scores of all heads from an input that holds what the scorer wants; takes sums off it that are another scorer's.
   absl::Status ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* scores) const;
   // FAILED_PRECONDITION where the scorer looks at queries that the index should have kept by now.

@@ -17,7 +17,7 @@
 
 namespace seine {
 
-absl::Status Layer::CheckSizes(const ScoreGiven& given) const {
+absl::Status Layer::CheckSizes(const ScorerInputs& given) const {
   for (int h = 0; h < std::min(num_heads(), static_cast<int>(given.scores.size())); ++h) {
     if (static_cast<int64_t>(given.scores[h].size()) == cache(h).size()) continue;
     return BadField(absl::StrCat("given.scores[", h, "]"), given.scores[h].size(), " for a KV head that holds ",
@@ -27,7 +27,8 @@ absl::Status Layer::CheckSizes(const ScoreGiven& given) const {
 }
 
 // What scorers look at: what is held, what the index knows, and what came with the call.
-absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStorage* storage, ScoreInput* input) const {
+absl::Status Layer::MakeInput(const ScorerInputs& given, Wanted wanted, InputStorage* storage,
+                              ScoreInput* input) const {
   const Geometry& g = context_->config.geometry;
   input->backend = context_->backend;
   input->head_dim = g.head_dim;
@@ -81,7 +82,7 @@ absl::Status Layer::MakeInput(const ScoreGiven& given, Wanted wanted, InputStora
 
 void Layer::Accumulate(absl::Span<const host::AttendedRows> heads) const {
   if (length_ == 0 || attention_sums_.Add(length_ - 1, heads)) return;
-  context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  context_->dropped_queries.fetch_add(1, std::memory_order_relaxed);
 }
 
 // The tokens are taken, so nothing here fails or is stopped.
@@ -96,7 +97,7 @@ void Layer::AccumulateGiven(const QueryView& queries, int64_t last, int64_t begi
     added = PaidBy(queries.data + (from - first) * row, from, end, &paid).ok() && attention_sums_.AddAll(end - 1, paid);
   } catch (const std::bad_alloc&) {
   }
-  if (!added) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  if (!added) context_->dropped_queries.fetch_add(1, std::memory_order_relaxed);
 }
 
 absl::Status Layer::PaidBy(const float* queries, int64_t begin, int64_t end, Scores* paid) const {
@@ -130,7 +131,7 @@ absl::Status Layer::CheckSeen(const Scorer& scorer, const ScoreInput& input) con
                                  sums ? "attend" : "retrieve or attend", " at the last token"));
 }
 
-absl::Status Layer::Score(const Scorer& scorer, const ScoreGiven& given, Scores* scores) const {
+absl::Status Layer::Score(const Scorer& scorer, const ScorerInputs& given, Scores* scores) const {
   if (absl::Status s = CheckSizes(given); !s.ok()) return s;
   if (length_ == 0) {
     scores->assign(num_heads(), {});
@@ -154,7 +155,7 @@ absl::Status Layer::ScoreFrom(const Scorer& scorer, ScoreInput* input, Scores* s
 
 absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams& params,
                                                            absl::Span<const std::shared_ptr<const Scorer>> scorers,
-                                                           const ScoreGiven& given) const {
+                                                           const ScorerInputs& given) const {
   const bool with_filters =
       std::any_of(scorers.begin(), scorers.end(), [](const auto& scorer) { return scorer->needs_filters(); });
   const bool with_sums =
@@ -170,7 +171,7 @@ absl::StatusOr<std::vector<HeadDiagnosis>> Layer::Diagnose(const DiagnoseParams&
 }
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> Layer::Select(const EvictParams& params, const Scorer& scorer,
-                                                                 const ScoreGiven& given) const {
+                                                                 const ScorerInputs& given) const {
   if (absl::Status s = CheckSizes(given); !s.ok()) return s;
   if (KeepsAll(params.budget, scorer)) {  // also a layer without tokens
     std::vector<std::vector<uint32_t>> all(num_heads());

@@ -57,7 +57,7 @@ bool Layer::Refittable() const {
 bool Layer::RecordQueries(int64_t position, const float* queries) const {
   if (!keeps_all_keys()) return false;
   const QueryWindow::Added added = queries_.Add(position, queries);
-  if (added.refused) context_->queries_not_kept.fetch_add(1, std::memory_order_relaxed);
+  if (added.refused) context_->dropped_queries.fetch_add(1, std::memory_order_relaxed);
   return added.renewed && Refittable();
 }
 

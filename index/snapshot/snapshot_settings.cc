@@ -98,7 +98,7 @@ void AddCodec(const Context& context, Lines* lines) {
   lines->Add("codec.name", codec.name);
   lines->Add("search.coarse", Name(context.config.search.coarse));
   lines->Add("codec.centre", Name(codec.centre));
-  lines->Add("codec.centre_tokens", codec.centre_tokens);
+  lines->Add("codec.centre_tokens", codec.centre_window);  // as snapshots of before spell it
   if (TraitsOf(codec.name).needs_profile) {
     lines->Add("codec.profile", ChecksumOf(codec.profile.get()));
     lines->Add("codec.coarse_bits", codec.coarse_bits);

@@ -45,8 +45,8 @@ void SegmentFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, in
   copies->push_back({b.factor, a.factor, n});
   copies->push_back({b.factor_base, a.factor_base, windows * sizeof(uint32_t)});
   if (a.centre == nullptr) return;
-  copies->push_back({b.centre, a.centre, n / layout_.centre_tokens * layout_.head_dim});
-  copies->push_back({b.centre_scale, a.centre_scale, n / layout_.centre_tokens * sizeof(float)});
+  copies->push_back({b.centre, a.centre, n / layout_.centre_window * layout_.head_dim});
+  copies->push_back({b.centre_scale, a.centre_scale, n / layout_.centre_window * sizeof(float)});
 }
 
 void ArrayFormat::Copy(const uint8_t* from, int from_capacity, uint8_t* to, int to_capacity, int count,
@@ -58,7 +58,7 @@ CodeShape::CodeShape(Backend* code_backend, const CodeLayout& code_layout, int n
     : backend(code_backend),
       layout(code_layout),
       heads(num_heads),
-      unit_keys(std::max(kWindowTokens, layout.centre_tokens)),
+      unit_keys(std::max(kWindowTokens, layout.centre_window)),
       segment_keys(FullSegmentKeys(unit_keys)),
       with_counts(counted),
       counts_per_head(layout.head_dim / 8 * 256),
@@ -139,7 +139,7 @@ absl::Status CodeStore::Shrink(int64_t visible, int64_t encoded) {
   return status;
 }
 
-void CodeStore::FillTask(int head, SearchTask* task) const {
+void CodeStore::PrepareSearch(int head, SearchTask* task) const {
   task->codec = &codec(head);
   task->segments = heads_[head].planes.data();
   task->segment_keys = shape_->segment_keys;

@@ -120,7 +120,7 @@ class CodeStore {
   void Load(int64_t zone_keys, int64_t most_keys, StateReader* reader);
 
   // A head's part of a search over the visible keys.
-  void FillTask(int head, SearchTask* task) const;
+  void PrepareSearch(int head, SearchTask* task) const;
 
   int64_t num_segments() const { return (visible_ + shape_->segment_keys - 1) / shape_->segment_keys; }
   int64_t bytes() const;

@@ -8,7 +8,7 @@
 //
 //   U <- U (3 I - U^T U) / 2,  which squares U^T U - I
 //
-// A basis that no update has touched since it last lay down keeps its bits, so one that does not learn never drifts.
+// A basis that no update has touched since it was last packed keeps its bits, so one that does not learn never drifts.
 #ifndef SEINE_INDEX_SUBSPACE_PACKED_TRACKER_H_
 #define SEINE_INDEX_SUBSPACE_PACKED_TRACKER_H_
 
@@ -24,7 +24,7 @@ namespace seine {
 class StateReader;  // index/bytes/state_reader.h
 class StateWriter;  // index/bytes/state_writer.h
 
-// Not thread-safe. What wakes is a function of what lay down, the same on every SIMD target.
+// Not thread-safe. What is unpacked is a function of what was packed, the same on every SIMD target.
 class PackedTracker {
  public:
   explicit PackedTracker(const OjaTracker& tracker);

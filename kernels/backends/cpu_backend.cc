@@ -100,7 +100,7 @@ class CpuBackend final : public Backend {
     double work = 0;
     for (int i = 0; i < count; ++i) {
       const double keys = static_cast<double>(tasks[i].num_keys);
-      const double share = ShareKept(params, kUsualShare);
+      const double share = ShareKept(params, kDefaultCandidateFraction);
       work += tasks[i].group * (5e3 + keys * (params.method == Method::kExact ? 15.0 : 0.8 + 15.0 * share));
     }
     return Spread(count, work, run);

@@ -17,7 +17,7 @@ struct Cursor {
 
 size_t PlacePart(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* p) {
   const size_t n = num_keys, windows = n / kWindowTokens;
-  const size_t centres = layout.centre_tokens > 0 ? n / layout.centre_tokens : 0;
+  const size_t centres = layout.centre_window > 0 ? n / layout.centre_window : 0;
   Cursor cursor{buffer};
   if (part == CodePart::kScan) {
     cursor.Take(n * layout.coarse_bytes, &p->coarse);
@@ -44,8 +44,8 @@ CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first
   planes.factor += first;
   planes.factor_base += first / kWindowTokens;
   if (planes.centre != nullptr) {
-    planes.centre += first / layout.centre_tokens * layout.head_dim;
-    planes.centre_scale += first / layout.centre_tokens;
+    planes.centre += first / layout.centre_window * layout.head_dim;
+    planes.centre_scale += first / layout.centre_window;
   }
   planes.fine += first * layout.fine_bytes;
   planes.fine_base += first / kWindowTokens;

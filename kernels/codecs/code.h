@@ -28,7 +28,7 @@ struct CodeLayout {
   int head_dim = 0;
   int coarse_bytes = 0;   // a key; a multiple of 4
   int fine_bytes = 0;     // a key
-  int centre_tokens = 0;  // tokens that share a centre (a multiple of 64); 0: no centre stored per window
+  int centre_window = 0;  // tokens that share a centre (a multiple of 64); 0: no centre stored per window
   bool two_bits() const { return coarse_bytes * 8 == 2 * head_dim; }  // a coordinate, in the coarse plane
 };
 
@@ -40,8 +40,8 @@ struct BasicCodePlanes {
   Ptr<uint8_t> coarse = nullptr;        // [n / 16][coarse_bytes / 4][16][4]
   Ptr<uint8_t> factor = nullptr;        // [n]
   Ptr<uint32_t> factor_base = nullptr;  // [n / 64]
-  Ptr<int8_t> centre = nullptr;         // [n / centre_tokens][head_dim], nullptr if none
-  Ptr<float> centre_scale = nullptr;    // [n / centre_tokens]
+  Ptr<int8_t> centre = nullptr;         // [n / centre_window][head_dim], nullptr if none
+  Ptr<float> centre_scale = nullptr;    // [n / centre_window]
   Ptr<uint8_t> fine = nullptr;          // [n][fine_bytes]
   Ptr<uint32_t> fine_base = nullptr;    // [n / 64], like factor_base, of the factors inside the records
 };
@@ -56,7 +56,7 @@ enum class CodePart : uint8_t { kScan = 0, kFine = 1 };
 size_t CodeBytes(const CodeLayout& layout, int num_keys, CodePart part);
 void PlacePlanes(const CodeLayout& layout, int num_keys, CodePart part, uint8_t* buffer, CodePlanes* planes);
 
-// The planes from key `first` on, a multiple of 64 and of centre_tokens.
+// The planes from key `first` on, a multiple of 64 and of centre_window.
 CodePlanes PlanesFrom(const CodeLayout& layout, CodePlanes planes, int64_t first);
 
 // Both parts in one buffer.

@@ -14,7 +14,7 @@ namespace seine {
 
 // The share of a zone kept as candidates where nothing else is said: the lower of those that ParisKV names (appendix
 // B.2.1).
-inline constexpr double kUsualShare = .05;
+inline constexpr double kDefaultCandidateFraction = .05;
 
 struct CodecTables;  // kernels/codecs/kinds/registry.h
 
@@ -44,7 +44,7 @@ class Codec {
   // Expires with the codec: whoever keeps copies of its tables knows by it when to drop them.
   std::weak_ptr<const void> life() const { return life_; }
 
-  // Encodes `num_keys` keys (a multiple of max(64, centre_tokens)) into `out`. Keys must be finite.
+  // Encodes `num_keys` keys (a multiple of max(64, centre_window)) into `out`. Keys must be finite.
   // `shared` is the frozen centre under Centre::kGlobal, else nullptr.
   virtual void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const = 0;
 
@@ -57,8 +57,9 @@ class Codec {
   virtual void FetchAhead(int part, int parts) const {}
   void PrepareQuery(const float* query, PreparedQuery* out) const { PrepareQueries(query, 1, &out); }
 
-  // The share of a zone of `num_keys` that a search keeps as candidates where it is not told (SearchParams::beta).
-  virtual double UsualShare(int64_t num_keys) const { return kUsualShare; }
+  // The share of a zone of `num_keys` that a search keeps as candidates where it is not told
+  // (SearchParams::candidate_fraction).
+  virtual double DefaultCandidateFraction(int64_t num_keys) const { return kDefaultCandidateFraction; }
 
   // Predicted standard deviation of a coarse estimate's error, of a key of factor 1, in units of coarse_step; 0 where
   // the codec does not predict it.

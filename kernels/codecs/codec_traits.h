@@ -20,7 +20,7 @@ struct CodecSpec {
   int head_dim = 128;  // a multiple of 16 in [32, 512]
   uint64_t seed = 1;
   Centre centre = Centre::kWindow;
-  int centre_tokens = 64;  // Centre::kWindow: a multiple of 64
+  int centre_window = 64;  // Centre::kWindow: a multiple of 64
   double coarse_bits = 1;  // a coordinate, of the plane that is scanned
   double total_bits = 2;   // a coordinate, of the whole code
 };

@@ -18,10 +18,10 @@ void LaunchKey::Put(const Fields&... fields) {
 
 // Every field by a name: one more in any of the structs, and this does not compile.
 void LaunchKey::PutParams(const SearchParams& params) {
-  const auto& [top_k, mass_p, mass_floor, beta, recall_target, candidates, rho, refine, coarse, scope, reduce,
-               softmax_scale, method, with_candidates] = params;
-  Put(top_k, mass_p, mass_floor, beta, recall_target, candidates, rho, refine, coarse, scope, reduce, softmax_scale,
-      method, with_candidates);
+  const auto& [top_k, mass_p, mass_floor, candidate_fraction, recall_target, candidates, collision_fraction, rescore_k,
+               coarse, scope, gqa_reduce, softmax_scale, method, with_candidates] = params;
+  Put(top_k, mass_p, mass_floor, candidate_fraction, recall_target, candidates, collision_fraction, rescore_k, coarse,
+      scope, gqa_reduce, softmax_scale, method, with_candidates);
 }
 
 LaunchKey::LaunchKey(const SearchParams& planned, const SearchGrids& grids, const SearchArgs& args) {

@@ -16,7 +16,7 @@ constexpr double kSector = 32;
 // Coarse codes, factors, bases and centres of `keys` keys.
 double ScanBytes(const CodeLayout& layout, double keys) {
   double bytes = keys * (layout.coarse_bytes + 1) + keys / kWindowTokens * 4;
-  if (layout.centre_tokens > 0) bytes += keys / layout.centre_tokens * (layout.head_dim + 4);
+  if (layout.centre_window > 0) bytes += keys / layout.centre_window * (layout.head_dim + 4);
   return bytes;
 }
 

@@ -19,7 +19,7 @@ class AnnouncingMoment {
 
   // A task is about to begin on this thread, `left` of those that all threads share are not begun. True once: this is
   // the moment, for before the next task it would be too late.
-  bool Come(Time now, int left) {
+  bool IsDue(Time now, int left) {
     const Duration task = now - last_;  // of this thread
     last_ = now;
     if (left >= first_left_) {  // the first, or of another batch

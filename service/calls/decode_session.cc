@@ -42,11 +42,11 @@ class ResponseTaker final : public StepTaker {
     if (status.ok() && retained.report != RetainedReport::kNone) seine::ToProto(retained, out_->mutable_retained(i));
     return static_cast<int64_t>(out_->retained(i).ByteSizeLong());
   }
-  void Take(size_t item, const AnswerShape& shape, ItemAnswer answer) override {
-    Items().Take(item, shape, std::move(answer));
+  void TakeAnswer(size_t item, const AnswerShape& shape, ItemAnswer answer) override {
+    Items().TakeAnswer(item, shape, std::move(answer));
   }
-  void Take(size_t item, const AnswerShape& shape, AttendAnswer answer) override {
-    Items().Take(item, shape, std::move(answer));
+  void TakeAnswer(size_t item, const AnswerShape& shape, AttendAnswer answer) override {
+    Items().TakeAnswer(item, shape, std::move(answer));
   }
 
  private:
@@ -89,7 +89,7 @@ void DecodeSession::Step(const v1::DecodeRequest& request, v1::DecodeResponse* r
                          request.has_attention() ? &request.attention() : nullptr};
   ResponseTaker taker(request, response);
   int64_t server_us = 0;
-  const absl::Status status = Timed(step, &taker, request.announce() ? announce : nullptr, &server_us);
+  const absl::Status status = Timed(step, &taker, request.notify_early() ? announce : nullptr, &server_us);
   if (!status.ok()) {
     response->Clear();
     seine::ToProto(status, response->mutable_status());
@@ -112,7 +112,7 @@ absl::Status DecodeSession::Timed(const StepView& step, StepTaker* taker, const 
   if (announce) {
     progress = [&](int left) {
       const StepClock::time_point now = StepClock::now();
-      if (!moment.Come(now, left)) return;
+      if (!moment.IsDue(now, left)) return;
       announce();
       announcing_us = MicrosecondsSince(now);
     };

@@ -17,8 +17,8 @@ namespace {
 struct Target {
   std::shared_ptr<Index> index;
   SequenceHandle handle;
-  GivenStorage storage;
-  ScoreGiven given;
+  ScorerInputsStorage storage;
+  ScorerInputs given;
 };
 
 template <typename Request>
@@ -26,7 +26,7 @@ absl::Status Resolve(Core& core, const Request& request, Target* target) {
   auto index = ResolveHandle(core, request.handle(), "handle", &target->handle);
   if (!index.ok()) return index.status();
   target->index = *std::move(index);
-  return GivenFrom(request.given(), target->index->config().geometry, &target->storage, &target->given);
+  return ScorerInputsFrom(request.given(), target->index->config().geometry, &target->storage, &target->given);
 }
 
 // Checks an answer that has so many bytes for each token that the layer holds, head by head.

@@ -120,18 +120,18 @@ void Retriever::TakeStatus(size_t place, const absl::Status& status, AnswerTaker
   if (attended_) {
     AttendAnswer answer;
     answer.status = status;
-    taker->Take(place, {}, std::move(answer));
+    taker->TakeAnswer(place, {}, std::move(answer));
   } else {
     ItemAnswer answer;
     answer.status = status;
-    taker->Take(place, {}, std::move(answer));
+    taker->TakeAnswer(place, {}, std::move(answer));
   }
 }
 
 template <typename OneAnswer>
 void Retriever::TakeOne(size_t place, const Group& group, OneAnswer* answer, AnswerTaker* taker) {
   if (!answer->status.ok()) answer->status = Explain(answer->status, absl::StrCat("items[", place, "]"));
-  taker->Take(place, group.shape, std::move(*answer));
+  taker->TakeAnswer(place, group.shape, std::move(*answer));
 }
 
 absl::Status Retriever::AnswerAll(AnswerTaker* taker, const ProgressCallback& progress) {

@@ -1,10 +1,12 @@
 #include "service/config/yaml_message.h"
 
+#include <map>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "profile/spelling.h"
+#include "proto/fields/find_field.h"
 
 namespace seine {
 namespace {
@@ -148,11 +150,15 @@ void EmitField(const Message& message, const FieldDescriptor& field, YAML::Emitt
 
 absl::Status FromYaml(const YAML::Node& node, absl::string_view path, Message* message) {
   if (!node.IsMap()) return Wrong(path, "expected keys and values");
+  std::map<const FieldDescriptor*, std::string> given;
   for (const auto& entry : node) {
     const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "?";
     const std::string child = absl::StrCat(path, ".", key);
-    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key);
+    const FieldDescriptor* field = FindField(*message->GetDescriptor(), key);
     if (field == nullptr) return Wrong(child, "unknown key");
+    if (const auto [other, is_new] = given.emplace(field, key); !is_new) {
+      return Wrong(child, absl::StrCat("the same setting as ", other->second, ", which is given as well"));
+    }
     const auto set = field->is_repeated() ? SetNumbers : SetField;
     if (auto s = set(entry.second, *field, child, message); !s.ok()) return s;
   }

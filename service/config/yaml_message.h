@@ -1,5 +1,6 @@
 // YAML to a protobuf message and back by reflection: keys are field names, enums may be written short and lower case
-// (`window` for CENTRE_WINDOW, `float16` for D_TYPE_FLOAT16). A repeated field is a list of doubles.
+// (`window` for CENTRE_WINDOW, `float16` for D_TYPE_FLOAT16). Older names of fields are read as well. A repeated field
+// is a list of doubles.
 #ifndef SEINE_SERVICE_CONFIG_YAML_MESSAGE_H_
 #define SEINE_SERVICE_CONFIG_YAML_MESSAGE_H_
 

@@ -186,7 +186,7 @@ class FleetWatch::Round {
         Begin(std::move(left.front()), question);
         left.pop_front();
         if (question->open > 0) continue;
-        watch_.Tell(question->Answer(), nullptr);
+        watch_.Publish(question->Answer(), nullptr);
         asked_.erase(question);
       }
       void* tag = nullptr;
@@ -197,7 +197,7 @@ class FleetWatch::Round {
       }
       auto* const question = static_cast<Question*>(tag);
       if (--question->open > 0) continue;
-      watch_.Tell(question->Answer(), question->channel);
+      watch_.Publish(question->Answer(), question->channel);
       asked_.erase(question);
     }
   }
@@ -316,7 +316,7 @@ bool FleetWatch::Stops() {
 }
 
 // A server that was not reached gets another connection next time, with what the files hold then.
-void FleetWatch::Tell(WatchedServer server, std::shared_ptr<grpc::Channel> channel) {
+void FleetWatch::Publish(WatchedServer server, std::shared_ptr<grpc::Channel> channel) {
   server.asked = Clock::now();
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = watched_.find(server.node.name);

@@ -86,7 +86,7 @@ class FleetWatch {
   };
   void Watch();
   bool Stops();
-  void Tell(WatchedServer server, std::shared_ptr<grpc::Channel> channel);
+  void Publish(WatchedServer server, std::shared_ptr<grpc::Channel> channel);
   // Those that are to be asked now; forgets those that nobody looks at. Needs mutex_.
   std::vector<Due> TakeDue(Clock::time_point now);
 

@@ -58,7 +58,7 @@ Notifier::~Notifier() {
   if (fd_ >= 0) close(fd_);
 }
 
-absl::Status Notifier::Tell(const std::string& lines) const {
+absl::Status Notifier::Notify(const std::string& lines) const {
   if (!why_not_.empty()) return absl::UnavailableError(why_not_);
   if (fd_ < 0) return absl::OkStatus();
   // A manager that does not read is not waited for.
@@ -69,7 +69,7 @@ absl::Status Notifier::Tell(const std::string& lines) const {
 absl::Status Notifier::TellReloading() const {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return Tell(absl::StrCat("RELOADING=1\nMONOTONIC_USEC=", now.tv_sec * int64_t{1000000} + now.tv_nsec / 1000));
+  return Notify(absl::StrCat("RELOADING=1\nMONOTONIC_USEC=", now.tv_sec * int64_t{1000000} + now.tv_nsec / 1000));
 }
 
 }  // namespace seine

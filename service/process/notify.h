@@ -21,7 +21,7 @@ class Notifier {
   Notifier& operator=(const Notifier&) = delete;
 
   // Lines such as "READY=1". UNAVAILABLE: there is a manager and it cannot be told.
-  absl::Status Tell(const std::string& lines) const;
+  absl::Status Notify(const std::string& lines) const;
   // The manager is told that the server takes its settings anew (systemd 253 wants the time).
   absl::Status TellReloading() const;
 

@@ -33,7 +33,7 @@ bool Sharing::several() const {
   return mixed != 0 && Clock::duration(Now() - mixed) < kRemembered;
 }
 
-bool Sharing::Crowds(const TenantWork* tenant) const {
+bool Sharing::IsOverFairShare(const TenantWork* tenant) const {
   if (tenant == nullptr || tenant->short_running.load(std::memory_order_relaxed) < HalfTheProcessors()) return false;
   return several();
 }

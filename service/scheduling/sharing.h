@@ -35,7 +35,7 @@ class Sharing {
   bool several() const;
   // Whether the tenant has as much short work under way as half the processors are for, while there are several
   // tenants: more of it is better queued, or made long.
-  bool Crowds(const TenantWork* tenant) const;
+  bool IsOverFairShare(const TenantWork* tenant) const;
   // Pieces of short work under way, of all tenants but this one.
   int others_short(const TenantWork* tenant) const;
 

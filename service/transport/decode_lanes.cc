@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 // and what gRPC does, 60-120 us); shorter than a layer of any but small models on a GPU.
 constexpr auto kLinger = std::chrono::microseconds(150);
 constexpr int kShortSteps = 2;                               // at once, besides the lanes'
-constexpr auto kRound = std::chrono::milliseconds(4);        // of the sitter, while streams are open
+constexpr auto kRound = std::chrono::milliseconds(4);        // of the rescuer, while streams are open
 constexpr auto kBusyRound = std::chrono::microseconds(500);  // and while a lane is busy for long
 constexpr auto kBusy = std::chrono::milliseconds(2);         // from here on
 
@@ -51,7 +51,7 @@ void DecodeLanes::Register(grpc::ServerBuilder* builder, WireService* service) {
 
 void DecodeLanes::Start() {
   for (auto& lane : lanes_) lane->thread = std::thread([this, l = lane.get()] { Work(l); });
-  sitter_ = std::thread([this] { Sit(); });
+  rescuer_ = std::thread([this] { Rescue(); });
   const std::lock_guard<std::mutex> lock(mutex_);
   Offer();
 }
@@ -59,14 +59,14 @@ void DecodeLanes::Start() {
 void DecodeLanes::Stop() {
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (std::exchange(closed_, true) || !sitter_.joinable()) return;
+    if (std::exchange(closed_, true) || !rescuer_.joinable()) return;
     changed_.notify_all();
     // A queue takes no operation once it is shut down, and a stream that the server has cut ends by one.
     changed_.wait(lock, [this] {
       return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return l->load == 0 && !l->offering; });
     });
   }
-  sitter_.join();
+  rescuer_.join();
   for (auto& lane : lanes_) {
     lane->queue->Shutdown();
     lane->thread.join();
@@ -127,7 +127,7 @@ void DecodeLanes::Work(Lane* lane) {
       case grpc::CompletionQueue::GOT_EVENT: {
         const auto now = Clock::now();
         lane->busy_since.store(Nanoseconds(now), std::memory_order_relaxed);
-        const bool step = static_cast<Event*>(tag)->Come(ok, Taker::kLane);
+        const bool step = static_cast<Event*>(tag)->OnEvent(ok, ThreadRole::kLane);
         lane->busy_since.store(0, std::memory_order_relaxed);
         if (!step) break;
         brisk = now < answered + 2 * kLinger;  // twice: it may have had to wake us
@@ -156,7 +156,7 @@ void DecodeLanes::AwaitAnnouncement(Lane* lane, DecodeStream* stream) {
   while (stream->AnswerWaits() &&
          lane->queue->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
     if (tag == stream->announced_tag()) {
-      static_cast<Event*>(tag)->Come(ok, Taker::kFront);
+      static_cast<Event*>(tag)->OnEvent(ok, ThreadRole::kFront);
       continue;
     }
     const std::lock_guard<std::mutex> lock(lane->aside_mutex);  // other streams' steps would hold the answer up
@@ -164,8 +164,8 @@ void DecodeLanes::AwaitAnnouncement(Lane* lane, DecodeStream* stream) {
   }
 }
 
-void DecodeLanes::Sit() {
-  NameThread("sitter");
+void DecodeLanes::Rescue() {
+  NameThread("rescuer");
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return closed_ || streams_ > 0; });
@@ -179,7 +179,7 @@ void DecodeLanes::Sit() {
       void* tag = nullptr;
       bool ok = false;
       while (Next(lane.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &tag, &ok) == grpc::CompletionQueue::GOT_EVENT) {
-        static_cast<Event*>(tag)->Come(ok, Taker::kFront);
+        static_cast<Event*>(tag)->OnEvent(ok, ThreadRole::kFront);
       }
     }
     std::this_thread::sleep_for(busy ? std::chrono::nanoseconds(kBusyRound) : std::chrono::nanoseconds(kRound));

@@ -3,7 +3,7 @@
 // data stay in one core's caches. A new stream goes to a lane with the fewest; streams beyond the lanes share them.
 //
 // A lane whose thread is busy with a long step must not keep others waiting: those that share it, and whatever else its
-// sockets bring, connections included. So one more thread, the sitter, looks after such lanes' queues until they are
+// sockets bring, connections included. So one more thread, the rescuer, looks after such lanes' queues until they are
 // back, and hands steps that come meanwhile to other threads; a stream whose last steps were long goes to such a thread
 // at once. Nothing waits for a client: what is written is taken by an event, however late.
 #ifndef SEINE_SERVICE_TRANSPORT_DECODE_LANES_H_
@@ -67,7 +67,7 @@ class DecodeLanes {
   void Accepted(Lane* lane, bool stays);
   void Gone(Lane* lane);
   void Work(Lane* lane);
-  void Sit();
+  void Rescue();
   // Takes events from a lane's queue until the stream's announcement has come back or there is none at hand.
   void AwaitAnnouncement(Lane* lane, DecodeStream* stream);
   static grpc::CompletionQueue::NextStatus Next(Lane* lane, gpr_timespec deadline, void** tag, bool* ok);
@@ -85,7 +85,7 @@ class DecodeLanes {
   // its share of the lanes already. A stream has one step at a time, so the queues have as many places as there may be
   // calls.
   Executor long_steps_, short_steps_;
-  std::thread sitter_;
+  std::thread rescuer_;
 };
 
 }  // namespace seine

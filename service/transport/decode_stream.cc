@@ -83,7 +83,7 @@ bool DecodeStream::AnswerWaits() const {
   return answer_waits_;
 }
 
-bool DecodeStream::OnAccepted(bool ok, Taker) {
+bool DecodeStream::OnAccepted(bool ok, ThreadRole) {
   if (!ok) {  // the server ends; nothing else comes
     lanes_.Accepted(lane_, /*stays=*/false);
     delete this;
@@ -124,7 +124,7 @@ void DecodeStream::Read() {
   wire_.Read(&read_bytes_, read_.tag());
 }
 
-bool DecodeStream::OnRead(bool ok, Taker taker) {
+bool DecodeStream::OnRead(bool ok, ThreadRole role) {
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
   if (!std::exchange(reading_, false)) {  // finished meanwhile
@@ -142,8 +142,8 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
   lock.unlock();
   core_.call_counts.Received(CallCounts::decode());
   const std::chrono::nanoseconds expected = Expected();
-  if (taker == Taker::kLane && expected <= kLong && !core_.sharing.Crowds(caller_.work())) {
-    Step(taker);
+  if (role == ThreadRole::kLane && expected <= kLong && !core_.sharing.IsOverFairShare(caller_.work())) {
+    Step(role);
     return true;
   }
   HandOn(expected);
@@ -152,7 +152,7 @@ bool DecodeStream::OnRead(bool ok, Taker taker) {
 
 void DecodeStream::HandOn(std::chrono::nanoseconds expected) {
   FairTask task;
-  task.run = [this] { Step(Taker::kFront); };
+  task.run = [this] { Step(ThreadRole::kFront); };
   task.drop = [this] { RefuseStep(); };
   task.tenant = caller_.work();
   task.cost = expected;
@@ -177,11 +177,11 @@ std::chrono::nanoseconds DecodeStream::Expected() const {
   return *last_ > kSurelyLong ? *last_ : std::min(*last_, before_last_.value_or(std::chrono::nanoseconds(0)));
 }
 
-void DecodeStream::Step(Taker taker) {
+void DecodeStream::Step(ThreadRole role) {
   const auto begin = ProcessorTime();
   absl::Status status;
   {
-    const ShortWork work(core_.sharing, taker == Taker::kLane ? caller_.work() : nullptr);  // else the executor's
+    const ShortWork work(core_.sharing, role == ThreadRole::kLane ? caller_.work() : nullptr);  // else the executor's
     status = TryStep();
   }
   before_last_ = std::exchange(last_, ProcessorTime() - begin);
@@ -200,7 +200,7 @@ void DecodeStream::Step(Taker taker) {
     Answer();
   } else {
     answer_waits_ = true;
-    if (taker == Taker::kLane) {
+    if (role == ThreadRole::kLane) {
       lock.unlock();
       lanes_.AwaitAnnouncement(lane_, this);
       lock.lock();
@@ -233,7 +233,7 @@ absl::Status DecodeStream::TryStep() {
 void DecodeStream::Announce() {
   v1::DecodeResponse announcement;
   announcement.set_step(request_.step());
-  announcement.set_announcement(true);
+  announcement.set_answer_imminent(true);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (finishing_ || !Serialise(announcement, &announcement_).ok()) return;
   announcing_ = true;
@@ -243,7 +243,7 @@ void DecodeStream::Announce() {
   wire_.Write(announcement_, announced_.tag());
 }
 
-bool DecodeStream::OnAnnounced(bool, Taker) {
+bool DecodeStream::OnAnnounced(bool, ThreadRole) {
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
   announcing_ = false;
@@ -261,7 +261,7 @@ void DecodeStream::Answer() {
   wire_.Write(answer_, write_.tag());
 }
 
-bool DecodeStream::OnWritten(bool ok, Taker) {
+bool DecodeStream::OnWritten(bool ok, ThreadRole) {
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
   written_ = SteadyTime::max();
@@ -283,14 +283,14 @@ void DecodeStream::Finish(const absl::Status& status) {
                finished_.tag());
 }
 
-bool DecodeStream::OnFinished(bool, Taker) {
+bool DecodeStream::OnFinished(bool, ThreadRole) {
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;
   Leave(&lock);
   return false;
 }
 
-bool DecodeStream::OnDone(bool, Taker) {
+bool DecodeStream::OnDone(bool, ThreadRole) {
   const bool cancelled = context_.IsCancelled();
   std::unique_lock<std::mutex> lock(mutex_);
   --pending_;

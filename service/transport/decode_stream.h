@@ -35,16 +35,16 @@ class DecodeStream final : public OpenCall {
   const void* announced_tag() { return announced_.tag(); }
 
  private:
-  bool OnAccepted(bool ok, Taker taker);
-  bool OnRead(bool ok, Taker taker);
-  bool OnAnnounced(bool ok, Taker taker);
-  bool OnWritten(bool ok, Taker taker);
-  bool OnFinished(bool ok, Taker taker);
-  bool OnDone(bool ok, Taker taker);
+  bool OnAccepted(bool ok, ThreadRole role);
+  bool OnRead(bool ok, ThreadRole role);
+  bool OnAnnounced(bool ok, ThreadRole role);
+  bool OnWritten(bool ok, ThreadRole role);
+  bool OnFinished(bool ok, ThreadRole role);
+  bool OnDone(bool ok, ThreadRole role);
 
   void HandOn(std::chrono::nanoseconds expected);  // the step, to another thread
   void RefuseStep();
-  void Step(Taker taker);
+  void Step(ThreadRole role);
   absl::Status TryStep();  // not OK: the stream ends
   void Announce();         // during a step
   void Read();             // this and those below need mutex_

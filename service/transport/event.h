@@ -7,7 +7,7 @@
 namespace seine {
 
 // What the thread that takes an event may do with it.
-enum class Taker : uint8_t {
+enum class ThreadRole : uint8_t {
   kLane,   // work on it itself: others look after its queue if that takes long (decode_lanes.h)
   kFront,  // hand long work on: it looks after what many wait for
 };
@@ -15,7 +15,7 @@ enum class Taker : uint8_t {
 class Event {
  public:
   // Called once for each operation, on any thread. True: a Decode step has been worked on.
-  virtual bool Come(bool ok, Taker taker) = 0;
+  virtual bool OnEvent(bool ok, ThreadRole role) = 0;
   void* tag() { return this; }  // for gRPC; a queue gives it back
 
  protected:
@@ -26,9 +26,9 @@ class Event {
 template <typename Owner>
 class EventOf final : public Event {
  public:
-  using Method = bool (Owner::*)(bool ok, Taker taker);
+  using Method = bool (Owner::*)(bool ok, ThreadRole role);
   EventOf(Owner* owner, Method method) : owner_(owner), method_(method) {}
-  bool Come(bool ok, Taker taker) override { return (owner_->*method_)(ok, taker); }
+  bool OnEvent(bool ok, ThreadRole role) override { return (owner_->*method_)(ok, role); }
 
  private:
   Owner* const owner_;

@@ -57,7 +57,7 @@ class HealthCall final : public OpenCall {
     context_.AsyncNotifyWhenDone(done_.tag());
     health.service_.Request(watch ? health.watch_ : health.check_, &context_, &wire_, health.queue_, &accepted_);
   }
-  void Drain() override {}  // Tell ends it
+  void Drain() override {}  // Update ends it
   void Stop(StopReason) override {}
   void CutUnread(SteadyTime before) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -65,7 +65,7 @@ class HealthCall final : public OpenCall {
   }
   void CutUnsent(SteadyTime) override {}
   const char* method() const override { return watch_ ? "Watch" : "Check"; }
-  void Tell() {
+  void Update() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!known_ || finishing_) return;
     const bool told = !writing_ && said_ == Serving();  // a status is told once
@@ -74,7 +74,7 @@ class HealthCall final : public OpenCall {
   }
 
  private:
-  bool OnAccepted(bool ok, Taker) {
+  bool OnAccepted(bool ok, ThreadRole) {
     if (!ok) {
       delete this;
       return false;
@@ -90,7 +90,7 @@ class HealthCall final : public OpenCall {
     watch_ && !counted ? Finish(ToGrpc(TooManyWatches())) : Read();
     return Leave(&lock);
   }
-  bool OnRead(bool ok, Taker) {
+  bool OnRead(bool ok, ThreadRole) {
     std::string name;
     const bool legal = ok && ReadName(request_, &name);
     const bool known = legal && IsKnown(name);
@@ -117,14 +117,14 @@ class HealthCall final : public OpenCall {
     }
     return Leave(&lock);
   }
-  bool OnDone(bool, Taker) {
+  bool OnDone(bool, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     cancelled_ = context_.IsCancelled();
     if (cancelled_) Finish({grpc::StatusCode::CANCELLED, "the client is gone"});
     return Leave(&lock);
   }
-  bool OnWritten(bool ok, Taker) {
+  bool OnWritten(bool ok, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     writing_ = false;
@@ -137,7 +137,7 @@ class HealthCall final : public OpenCall {
     }
     return Leave(&lock);
   }
-  bool OnFinished(bool, Taker) {
+  bool OnFinished(bool, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     return Leave(&lock);
@@ -211,7 +211,7 @@ void Health::OfferCheck() { new HealthCall(*this, /*watch=*/false); }  // they d
 void Health::OfferWatch() { new HealthCall(*this, /*watch=*/true); }
 
 void Health::TellWatchers() {
-  for (HealthCall* call : watchers_) call->Tell();
+  for (HealthCall* call : watchers_) call->Update();
 }
 
 bool Health::Enter(const std::string& peer) {

@@ -69,7 +69,7 @@ class ServedCall final : public OpenCall {
  private:
   enum class State : uint8_t { kAccepting, kReading, kWorking, kAnswering };
 
-  bool OnAccepted(bool ok, Taker) {
+  bool OnAccepted(bool ok, ThreadRole) {
     if (!ok) {  // the server ends; nothing else comes
       delete this;
       return false;
@@ -106,7 +106,7 @@ class ServedCall final : public OpenCall {
     receiving_ = true;
     wire_.Read(&request_, read_.tag());
   }
-  bool OnRead(bool ok, Taker) {
+  bool OnRead(bool ok, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     receiving_ = false;
@@ -228,14 +228,14 @@ class ServedCall final : public OpenCall {
     }
     return Finished(core_, {method(), PeerInLog(PeerOf(context_), caller_.get()), began_}, status);
   }
-  bool OnFinished(bool, Taker) {
+  bool OnFinished(bool, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     answered_ = SteadyTime::max();
     return Leave(&lock);
   }
   // The call is over, however it ended; a client that went away is known by it.
-  bool OnDone(bool, Taker) {
+  bool OnDone(bool, ThreadRole) {
     const bool cancelled = context_.IsCancelled();
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;

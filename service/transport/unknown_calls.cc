@@ -27,7 +27,7 @@ class UnknownCall {
   }
 
  private:
-  bool OnAccepted(bool ok, Taker) {
+  bool OnAccepted(bool ok, ThreadRole) {
     if (!ok) {  // the server ends; nothing else comes
       delete this;
       return false;
@@ -38,7 +38,7 @@ class UnknownCall {
     wire_.Finish(Unknown(context_.method()), finished_.tag());  // in place of accepted_
     return false;
   }
-  bool OnEnded(bool, Taker) {
+  bool OnEnded(bool, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (--pending_ > 0) return false;
     lock.unlock();

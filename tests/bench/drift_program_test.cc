@@ -9,12 +9,13 @@
 namespace seine::bench {
 namespace {
 
-const std::string kMadeUp = "drift --synthetic drift --prefill 600 --decode 1200 --head-dim 64 --points 3 --queries 4 ";
+const std::string kSyntheticDrift =
+    "drift --synthetic drift --prefill 600 --decode 1200 --head-dim 64 --points 3 --queries 4 ";
 const std::string kTrace = std::string("drift --layers 26 --trace ") + SEINE_TRACE + " ";
 
 TEST(DriftProgramTest, JsonHoldsTheContract) {
   const TestFolder folder;
-  const std::string line = kMadeUp + "--methods seine,pq,exact -o json --plot " + folder.File("plot.svg");
+  const std::string line = kSyntheticDrift + "--methods seine,pq,exact -o json --plot " + folder.File("plot.svg");
   const ProgramRun run = RunBench(line);
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(run.out);
@@ -44,14 +45,15 @@ TEST(DriftProgramTest, JsonHoldsTheContract) {
 }
 
 TEST(DriftProgramTest, ThePapersSchedule) {
-  const ProgramRun run = RunBench(kMadeUp + "--methods paper,paper_no_tiers --schedule paper -o json");
+  const ProgramRun run = RunBench(kSyntheticDrift + "--methods paper,paper_no_tiers --schedule paper -o json");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(nlohmann::json::parse(run.out)["schedule"], "paper");
-  ExpectWrongFlags({{kMadeUp + "--methods rsq --schedule paper", "--schedule: none of the paper's methods runs"}});
+  ExpectWrongFlags(
+      {{kSyntheticDrift + "--methods rsq --schedule paper", "--schedule: none of the paper's methods runs"}});
 }
 
 TEST(DriftProgramTest, TableSaysWhatIsMadeUp) {
-  const ProgramRun run = RunBench(kMadeUp + "--methods rsq,lsh,quest");
+  const ProgramRun run = RunBench(kSyntheticDrift + "--methods rsq,lsh,quest");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const char* part : {"synthetic: drift", "at 592", "at 1744", "worst head at the end", "kept", "rsq", "lsh"}) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
@@ -80,20 +82,20 @@ TEST(DriftProgramTest, EveryWrongFlagIsOneClearLine) {
       {kTrace, "--trace: has queries from position 7680 on; this decode asks from 1600 on"},
       {kTrace + "--prefill 8000 --decode 4000", "--prefill: 8000 and --decode 4000 do not fit the trace's 8192 tokens"},
       {kTrace + "--prefill 7696 --decode 448 --methods seine", "--profile: the trace has no queries of the prefill"},
-      {kMadeUp + "--methods hnsw", "--methods: \"hnsw\" is none of seine, rsq, paper, pq"},
-      {kMadeUp + "--methods pq --profile x", "--profile: seine alone uses it"},
-      {kMadeUp + "--profile /nowhere", "--profile: /nowhere"},
+      {kSyntheticDrift + "--methods hnsw", "--methods: \"hnsw\" is none of seine, rsq, paper, pq"},
+      {kSyntheticDrift + "--methods pq --profile x", "--profile: seine alone uses it"},
+      {kSyntheticDrift + "--profile /nowhere", "--profile: /nowhere"},
       {"drift --synthetic drift --points 1", "--points: at least 2"},
       {"drift --synthetic drift --queries 65", "--queries: 65 is not in [1, --local 64]"},
-      {kMadeUp + "--beta 0", "--beta: 0 is not in (0, 1]"},
-      {kMadeUp + "--top-k 0", "--top-k: at least 1"},
-      {kMadeUp + "--top-k 600", "--prefill: 600 leaves 512 keys between --sink and --local; 600 are needed"},
-      {kMadeUp + "--sink=-1", "--sink: at least 0"},
+      {kSyntheticDrift + "--beta 0", "--candidate-fraction: 0 is not in (0, 1]"},
+      {kSyntheticDrift + "--top-k 0", "--top-k: at least 1"},
+      {kSyntheticDrift + "--top-k 600", "--prefill: 600 leaves 512 keys between --sink and --local; 600 are needed"},
+      {kSyntheticDrift + "--sink=-1", "--sink: at least 0"},
       {"drift --synthetic drift --prefill=-3", "--prefill: at least 1"},
       {"drift --synthetic drift --prefill 300", "--prefill: 300 leaves 192 keys"},
       {"drift --synthetic drift --prefill 600 --decode 20", "--decode: 20 tokens fill no window of 64 keys"},
-      {kMadeUp + "--plot plot.pdf", "--plot: plot.pdf ends neither in .svg nor in .png"},
-      {kMadeUp + "-o xml", "--output"},
+      {kSyntheticDrift + "--plot plot.pdf", "--plot: plot.pdf ends neither in .svg nor in .png"},
+      {kSyntheticDrift + "-o xml", "--output"},
   };
   for (const auto& [arguments, says] : cases) {
     SCOPED_TRACE(arguments);

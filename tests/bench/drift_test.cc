@@ -25,7 +25,7 @@ DriftOptions SmallDrift() {
   return o;
 }
 
-// A made-up sequence of SmallDrift()'s length. Of those with `bend`, keys after the prefill are others.
+// A synthetic sequence of SmallDrift()'s length. Of those with `bend`, keys after the prefill are others.
 class SmallDataset : public Dataset {
  public:
   explicit SmallDataset(const std::string& kind, uint64_t seed = 1, bool bend = false) : bend_(bend) {
@@ -146,7 +146,7 @@ TEST_F(DriftTest, ThePaperIsTheIndexsCollision) {
     truth.top_k = 20;
     truth.softmax_scale = 1.f / 8;
     SeineOptions options;
-    options.search.top_k = options.search.refine = 20;
+    options.search.top_k = options.search.rescore_k = 20;
     options.search.coarse = Coarse::kCollision;
     options.search.scope = Scope::kPerQHead;
     options.centre = Centre::kNone;

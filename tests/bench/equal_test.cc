@@ -185,7 +185,7 @@ TEST(EqualTest, RowsStandSideBySideByNumber) {
   EXPECT_EQ(rows->front().num_queries, 8);
 }
 
-// Every method of the program has exactly as many as asked, on made-up keys and on the trace, fewer than top_k too.
+// Every method of the program has exactly as many as asked, on synthetic keys and on the trace, fewer than top_k too.
 TEST(EqualTest, EveryMethodHasExactlyAsMany) {
   const std::string trace = std::string("recall --layers 15 --num-queries 4 --trace ") + SEINE_TRACE;
   const std::pair<std::string, std::set<int>> runs[] = {
@@ -243,23 +243,23 @@ TEST(EqualTest, AllKeysAreRight) {
 }
 
 TEST(EqualTest, FlagsWithoutEffectAreRefused) {
-  const std::string made_up = "recall --synthetic rope --num-keys 1024 --head-dim 64 ";
+  const std::string synthetic = "recall --synthetic rope --num-keys 1024 --head-dim 64 ";
   ExpectWrongFlags({
-      {made_up + "--candidates 0", "--candidates: 0 is neither a number in [1, 1024]"},
-      {made_up + "--candidates 1025", "--candidates: 1025 is neither"},
-      {made_up + "--candidates 0%", "--candidates: 0% is no share"},
-      {made_up + "--candidates many", "--candidates: many is neither"},
-      {made_up + "--candidates 5% --beta .05", "--beta: has no effect beside --candidates"},
-      {made_up + "--candidates 5% --compare", "--compare: has no effect"},
-      {made_up + "--candidates 5% --codec rsq", "--codec: has no effect"},
-      {made_up + "--candidates 5% --scope kv_head", "--scope: has no effect"},
-      {made_up + "--candidates 5% --schedule paper", "--schedule: has no effect"},
-      {made_up + "--schedule paper", "--schedule: paper is collision's"},
-      {made_up + "--schedule theirs", "--schedule"},
-      {made_up + "--coarse collision --schedule paper --beta .1", "--beta: --schedule paper sets"},
-      {made_up + "--compare --schedule paper --rho .3", "--rho: --schedule paper sets it"},
-      {made_up + "--compare --rho .2 --beta .02,.25", "--rho: 0.2 is below --beta 0.25"},
-      {made_up + "--rho .3", "--rho: is collision's"},
+      {synthetic + "--candidates 0", "--candidates: 0 is neither a number in [1, 1024]"},
+      {synthetic + "--candidates 1025", "--candidates: 1025 is neither"},
+      {synthetic + "--candidates 0%", "--candidates: 0% is no share"},
+      {synthetic + "--candidates many", "--candidates: many is neither"},
+      {synthetic + "--candidates 5% --beta .05", "--candidate-fraction: has no effect beside --candidates"},
+      {synthetic + "--candidates 5% --compare", "--compare: has no effect"},
+      {synthetic + "--candidates 5% --codec rsq", "--codec: has no effect"},
+      {synthetic + "--candidates 5% --scope kv_head", "--scope: has no effect"},
+      {synthetic + "--candidates 5% --schedule paper", "--schedule: has no effect"},
+      {synthetic + "--schedule paper", "--schedule: paper is collision's"},
+      {synthetic + "--schedule theirs", "--schedule"},
+      {synthetic + "--coarse collision --schedule paper --beta .1", "--candidate-fraction: --schedule paper sets"},
+      {synthetic + "--compare --schedule paper --rho .3", "--collision-fraction: --schedule paper sets it"},
+      {synthetic + "--compare --rho .2 --beta .02,.25", "--collision-fraction: 0.2 is below --candidate-fraction 0.25"},
+      {synthetic + "--rho .3", "--collision-fraction: is collision's"},
   });
 }
 

@@ -47,7 +47,7 @@ SeineOptions Balanced(const DatasetInfo& info, std::shared_ptr<const Profile> pr
   s.data = info;
   s.head_dim = info.head_dim;
   s.dtype = info.dtype;
-  s.betas = {s.search.beta = .05};
+  s.betas = {s.search.candidate_fraction = .05};
   return s;
 }
 

@@ -97,7 +97,7 @@ class MassTest : public ::testing::Test {
     SearchParams params;
     params.mass_p = p;
     params.top_k = cap;
-    params.beta = .05;
+    params.candidate_fraction = .05;
     params.scope = Scope::kPerQHead;
     Figures f;
     double sum = 0;

@@ -26,7 +26,7 @@ SeineOptions Seine(const DatasetInfo& info, const RecallOptions& o) {
   SeineOptions s;
   s.name = "seine";
   s.search.scope = o.truth.scope;
-  s.search.reduce = o.truth.reduce;
+  s.search.gqa_reduce = o.truth.reduce;
   s.group = o.truth.group;
   s.head_dim = info.head_dim;
   s.dtype = info.dtype;

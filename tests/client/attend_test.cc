@@ -82,7 +82,7 @@ TEST_F(ClientAttendTest, ByCall) {
   result = client_->Attend({{sequence_, 1, model_.Query()}}, few, with_positions);
   ASSERT_TRUE(result.ok()) << result.status();
   const Attended answer = result->answers[0];
-  EXPECT_EQ(answer.path, client::Path::kExact);
+  EXPECT_EQ(answer.path, client::SearchMode::kExact);
   EXPECT_FALSE(answer.tail);
   ASSERT_EQ(answer.selected.num_sets, RandomModel::kQHeads);
   for (int h = 0; h < RandomModel::kQHeads; ++h) {

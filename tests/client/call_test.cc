@@ -104,8 +104,8 @@ TEST_F(CallTest, EveryMethodOfTheProtosIsListed) {
 TEST_F(CallTest, DescribesWhatARequestHolds) {
   const Outcome outcome = RunProgram({SEINE_PROGRAM, "call", "Retrieve", "--describe"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* part : {"message RetrieveRequest {", "message Selector {", "optional double beta = 5 [",
-                           "enum Scope {", "message RetrieveAnswer {"}) {
+  for (const char* part : {"message RetrieveRequest {", "message Selector {",
+                           "optional double candidate_fraction = 5 [", "enum Scope {", "message RetrieveAnswer {"}) {
     EXPECT_TRUE(absl::StrContains(outcome.out, part)) << part;
   }
 }

@@ -179,10 +179,10 @@ TEST_F(ClientTest, ShowsServerAndIndexes) {
   spec.mutable_codec()->set_centre(v1::CENTRE_GLOBAL);
   spec.mutable_codec()->set_centre_window(64);
   spec.mutable_retrieval()->set_top_k(17);
-  spec.mutable_retrieval()->set_beta(0.25);
-  spec.mutable_retrieval()->set_refine(33);
+  spec.mutable_retrieval()->set_candidate_fraction(0.25);
+  spec.mutable_retrieval()->set_rescore_k(33);
   spec.mutable_retrieval()->set_coarse(v1::COARSE_COLLISION);
-  spec.mutable_retrieval()->set_rho(0.5);
+  spec.mutable_retrieval()->set_collision_fraction(0.5);
   spec.mutable_retrieval()->set_gqa_reduce(v1::GQA_REDUCE_MAX);
   spec.mutable_retrieval()->set_softmax_scale(0.5f);
   spec.mutable_retrieval()->set_gate(.125);
@@ -264,7 +264,7 @@ TEST_F(ClientTest, RetrievesAndGathers) {
   for (int layer = 0; layer < 2; ++layer) {
     const client::Answer& answer = result->answers[layer];
     ASSERT_TRUE(answer.status.ok()) << answer.status;
-    EXPECT_EQ(answer.path, client::Path::kExact);
+    EXPECT_EQ(answer.path, client::SearchMode::kExact);
     EXPECT_EQ(answer.num_tokens, kAppended);
     ASSERT_EQ(answer.num_sets, RandomModel::kQHeads);
     ASSERT_EQ(answer.scores.size(), answer.positions.size());

@@ -120,7 +120,7 @@ TEST_P(DecodeStreamTest, ReusedMessagesHoldNothingOfStepsBefore) {
   EXPECT_TRUE(answer.append_status.empty());
   ASSERT_EQ(answer.answers.size(), 1u);
   EXPECT_TRUE(answer.answers[0].scores.empty());
-  EXPECT_EQ(answer.answers[0].path, client::Path::kIndex);
+  EXPECT_EQ(answer.answers[0].path, client::SearchMode::kIndex);
   EXPECT_EQ(answer.answers[0].counts[0], 100);
 
   DecodeStep appends_only = Step(1, kPrefill);

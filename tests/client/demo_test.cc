@@ -247,7 +247,8 @@ TEST(Demo, ErrorsAreOneLine) {
     EXPECT_EQ(outcome.out, "");
   }
   Server server;
-  for (const auto& [flag, value] : {std::pair{"--profile", "nope"}, {"--beta", "3"}, {"--refine", "-1"}}) {
+  for (const auto& [flag, value] :
+       {std::pair{"--profile", "nope"}, {"--candidate-fraction", "3"}, {"--rescore-k", "-1"}}) {
     const Outcome refused = Demo(server, {flag, value});
     EXPECT_TRUE(absl::StartsWith(refused.err, absl::StrCat("seine-demo: error: ", flag, ": "))) << refused.err;
     const Json error = Json::parse(Demo(server, {flag, value, "-o", "json"}).err, nullptr, false);

@@ -69,7 +69,7 @@ class EvictCliTest : public ::testing::Test {
         WriteTensors({{name, TensorFile::Type::kF32, {kShortLayers, kKvHeads, dim}, bytes}}, {}, folder_->Path(file));
     ASSERT_TRUE(status.ok()) << status;
   }
-  // Made-up keys with queries of all tokens, of other values, of the last 30, and of shapes that do not fit.
+  // Synthetic keys with queries of all tokens, of other values, of the last 30, and of shapes that do not fit.
   static void WriteKeysAndQueries() {
     const auto tensor = [](const std::string& name, std::vector<int64_t> shape, int step) {
       int64_t size = 1;
@@ -295,7 +295,7 @@ TEST_F(EvictCliTest, AnIndexTakesPublishedFilters) {
 TEST_F(EvictCliTest, EveryOptionOfTheIndexArrives) {
   ASSERT_EQ(Seine("index create opts --layers 1 --q-heads 4 --kv-heads 2 --head-dim 64 --kv-store keys_values "
                   "--evict-budget 100 --evict-scorer h2o --evict-accumulate true --evict-recent-share .5 "
-                  "--evict-heads adaptive --evict-safeguard .3 --evict-beta 5 --evict-value-weight norm "
+                  "--evict-heads adaptive --evict-safeguard .3 --evict-pyramid-ratio 5 --evict-value-weight norm "
                   "--evict-weight-epsilon .01 --evict-first-stage .25")
                 .exit_code,
             0);
@@ -307,7 +307,7 @@ TEST_F(EvictCliTest, EveryOptionOfTheIndexArrives) {
   EXPECT_EQ(e.scorer().weight_epsilon(), .01);
   EXPECT_EQ(e.scorer().first_stage(), .25);
   EXPECT_EQ(e.budget().safeguard(), .3);
-  EXPECT_EQ(e.budget().beta(), 5);
+  EXPECT_EQ(e.budget().pyramid_ratio(), 5);
   EXPECT_EQ(e.keep().recent_share(), .5);
   EXPECT_EQ(e.scorer().anchor(), v1::ANCHOR_UNSPECIFIED);  // of another scorer
   const Json shown = Json::parse(Seine("index get opts -o json").out);

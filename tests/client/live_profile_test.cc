@@ -56,8 +56,8 @@ class LiveProfileTest : public testing::Test {
     spec.mutable_zones()->set_dense_threshold(0);
     spec.mutable_retrieval()->set_scope(v1::SCOPE_PER_Q_HEAD);
     spec.mutable_retrieval()->set_top_k(100);
-    spec.mutable_retrieval()->set_beta(.02);
-    spec.mutable_retrieval()->set_refine(300);
+    spec.mutable_retrieval()->set_candidate_fraction(.02);
+    spec.mutable_retrieval()->set_rescore_k(300);
     spec.set_kv_store(store);
     if (!profile.empty()) spec.mutable_codec()->set_profile(profile), spec.mutable_codec()->set_horizon(4096);
     const auto made = client_->CreateIndex(spec);

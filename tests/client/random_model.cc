@@ -30,7 +30,7 @@ v1::IndexSpec RandomModel::Spec(const std::string& name, v1::KvStore store) {
   spec.mutable_zones()->set_local(64);
   spec.mutable_zones()->set_update_buffer(64);
   spec.mutable_zones()->set_dense_threshold(128);
-  spec.mutable_retrieval()->set_beta(.05);  // the codes are searched, however short the zone
+  spec.mutable_retrieval()->set_candidate_fraction(.05);  // the codes are searched, however short the zone
   spec.mutable_retrieval()->set_scope(v1::SCOPE_PER_Q_HEAD);
   spec.set_kv_store(store);
   return spec;

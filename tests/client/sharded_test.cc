@@ -217,7 +217,7 @@ TEST_F(ShardedTest, ChosenFirstAsManyTokensAreAttendedAsOnOneNode) {
     const auto got = made->Attend(1, model.Query(), selector, attention);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_TRUE(got->tail);
-    EXPECT_EQ(got->path, client::Path::kIndex);
+    EXPECT_EQ(got->path, client::SearchMode::kIndex);
     const int64_t found = choose_first ? 64 : 3 * client::ShardTopK(64, 3);
     EXPECT_EQ(got->attended_tokens, node.attended_tokens + RandomModel::kQHeads * (found - 64));
     ASSERT_EQ(got->selected.num_sets, RandomModel::kQHeads);

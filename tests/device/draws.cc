@@ -33,20 +33,20 @@ std::shared_ptr<const Codec> DrawCodec(Rng* rng, const SuiteOptions& options, in
   o.head_dim = dim;
   o.seed = (*rng)();
   o.centre = static_cast<Centre>(Pick(rng, 0, 2));
-  o.centre_tokens = Pick(rng, 0, 3) == 0 ? 128 : 64;
+  o.centre_window = Pick(rng, 0, 3) == 0 ? 128 : 64;
   return MakeRsqCodec(o);
 }
 
 SearchParams DrawParams(Rng* rng, const SuiteOptions& options, bool collision) {
   SearchParams p;
   p.top_k = Pick(rng, 1, 120);
-  p.beta = Pick(rng, 1, 30) * .01;
+  p.candidate_fraction = Pick(rng, 1, 30) * .01;
   if (Pick(rng, 0, 3) == 0) p.recall_target = Pick(rng, 30, 99) * .01;
-  p.refine = Pick(rng, 0, 300);
+  p.rescore_k = Pick(rng, 0, 300);
   p.coarse = collision ? Coarse::kCollision : Coarse::kSignIp;
   p.scope = static_cast<Scope>(Pick(rng, 0, 1));
-  p.reduce = static_cast<GqaReduce>(Pick(rng, 0, 2));
-  if (options.reduce) p.reduce = *options.reduce;
+  p.gqa_reduce = static_cast<GqaReduce>(Pick(rng, 0, 2));
+  if (options.reduce) p.gqa_reduce = *options.reduce;
   if (Pick(rng, 0, 3) == 0) p.mass_p = static_cast<float>(Pick(rng, 5, 99)) * .01f;
   p.with_candidates = Pick(rng, 0, 1) == 1;
   return p;
@@ -62,7 +62,7 @@ Buffer StoredKeys(Backend* backend, const std::vector<float>& keys) {
 }
 
 Item::Item(Rng* rng, const Rig& rig, std::shared_ptr<const Codec> codec, int least_keys, int most_keys) {
-  const int dim = codec->layout().head_dim, unit = std::max(64, codec->layout().centre_tokens);
+  const int dim = codec->layout().head_dim, unit = std::max(64, codec->layout().centre_window);
   if (rig.options.keys > 0) least_keys = most_keys = rig.options.keys;
   keys = Pick(rng, std::max(1, least_keys / unit), std::max(1, most_keys / unit)) * unit;
   group = Pick(rng, 1, 8);
@@ -91,11 +91,11 @@ std::string Item::Shape() const {
 
 std::string ShapeOf(const Item& item, const SearchParams& p, uint64_t seed) {
   const char* reduces[] = {"sum", "max", "mean"};
-  std::string text = item.Shape() + "; top_k " + std::to_string(p.top_k) + ", beta " + std::to_string(p.beta) +
-                     ", refine " + std::to_string(p.refine) +
+  std::string text = item.Shape() + "; top_k " + std::to_string(p.top_k) + ", beta " +
+                     std::to_string(p.candidate_fraction) + ", refine " + std::to_string(p.rescore_k) +
                      (p.coarse == Coarse::kCollision ? ", collision" : ", sign_ip") +
                      (p.scope == Scope::kPerQHead ? ", a set a query head" : ", a set a KV head, reduce ") +
-                     (p.scope == Scope::kPerQHead ? "" : reduces[static_cast<int>(p.reduce)]);
+                     (p.scope == Scope::kPerQHead ? "" : reduces[static_cast<int>(p.gqa_reduce)]);
   if (p.method == Method::kExact) text += ", exact";
   if (p.recall_target > 0) text += ", recall target " + std::to_string(p.recall_target);
   if (p.mass_p > 0) text += ", mass " + std::to_string(static_cast<double>(p.mass_p));

@@ -31,7 +31,7 @@ Json LaunchesOf(int64_t num_keys, int group, const Codec& codec) {
   item.kind = codec.Tables().kind;
   item.segment_keys = 2048;
   item.num_keys = num_keys;
-  item.usual_share = codec.UsualShare(num_keys);
+  item.usual_share = codec.DefaultCandidateFraction(num_keys);
   item.chunks = &kStored;
   item.chunk_tokens = 2048;
   item.key_dtype = DType::kFloat16;

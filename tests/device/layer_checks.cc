@@ -42,7 +42,7 @@ PartResult Codes(const Rig& rig) {
   return EachItem(rig, std::min(rig.options.items, 60), [&](Rng* rng, uint64_t seed, PartResult* result) {
     const int dim = DrawDim(rng, rig.options);
     const auto codec = DrawCodec(rng, rig.options, dim);
-    const int unit = std::max(kWindowTokens, codec->layout().centre_tokens);  // whole ones are encoded
+    const int unit = std::max(kWindowTokens, codec->layout().centre_window);  // whole ones are encoded
     const int keys = (rig.options.small ? 11 : 36) * unit;
     const std::vector<float> values = Keys(keys, dim, (*rng)());
     std::vector<uint8_t> codes[2];

@@ -78,14 +78,14 @@ PartResult DefaultItems(const Rig& rig) {
       same, drawing,
       [&](Rng* rng, bool*) {
         SearchParams params;
-        if (rig.options.reduce) params.reduce = *rig.options.reduce;
+        if (rig.options.reduce) params.gqa_reduce = *rig.options.reduce;
         if (Pick(rng, 0, 2) == 0) params.scope = Scope::kPerQHead;
         return params;
       },
       [](const SearchParams& params, SearchTask* task) {
         if (task->keys.chunks == nullptr) return;
         const CodeLayout& layout = task->codec->layout();
-        const double usual = task->codec->UsualShare(task->num_keys);
+        const double usual = task->codec->DefaultCandidateFraction(task->num_keys);
         task->whole = ReadsWhole(params, task->group, task->num_keys);
         task->refine_all = !task->whole && RefinesAll(params, CandidatesWanted(params, layout, usual, task->num_keys));
       });
@@ -113,7 +113,7 @@ PartResult LongItems(const Rig& rig) {
       [&](Rng* rng, bool* collision) {
         *collision = Pick(rng, 0, 5) == 0;
         SearchParams params = DrawParams(rng, rig.options, *collision);
-        if (Pick(rng, 0, 1) == 0) params.beta = 0;
+        if (Pick(rng, 0, 1) == 0) params.candidate_fraction = 0;
         return params;
       },
       AsItIs);

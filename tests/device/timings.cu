@@ -134,7 +134,7 @@ struct PreparedLayer {
       item.segments = views.Put(tasks[i].segments, segments);
       item.segment_keys = tasks[i].segment_keys;
       item.num_keys = tasks[i].num_keys;
-      item.usual_share = tasks[i].codec->UsualShare(tasks[i].num_keys);
+      item.usual_share = tasks[i].codec->DefaultCandidateFraction(tasks[i].num_keys);
       item.chunks = views.Put(tasks[i].keys.chunks, 1);
       item.chunk_tokens = tasks[i].keys.chunk_tokens;
       item.key_dtype = DType::kFloat16;
@@ -259,8 +259,8 @@ bool TimeBackends(const Backends& backends, const Step& step, int per_layer, con
 
 SearchParams ParamsOf(const Shape& shape) {
   SearchParams params;
-  params.beta = shape.beta;
-  params.reduce = shape.reduce;
+  params.candidate_fraction = shape.beta;
+  params.gqa_reduce = shape.reduce;
   return params;
 }
 

@@ -1,6 +1,6 @@
-// Every setting of scorers, budgets, eviction and subspaces that the wire has can be given on command lines, in the
-// server's file and to the bench. A walk over the messages finds the settings: one that is new and nowhere to be given
-// fails here.
+// Every setting of scorers, budgets, eviction and subspaces that the wire has can be given on command lines, in
+// the server's file and to the bench. A walk over the messages finds the settings: one that is new and nowhere to be
+// given fails here.
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
@@ -20,6 +20,7 @@
 #include "profile/scorer_list.h"
 #include "profile/spelling.h"
 #include "seine/v1/eviction.pb.h"
+#include "seine/v1/index_service.pb.h"
 #include "seine/v1/subspace.pb.h"
 #include "service/config/yaml_message.h"
 
@@ -29,19 +30,18 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
-// The words of a command's help, without what punctuation they end in.
+// The words of a command's help, without commas. A flag of two names is two words.
 std::set<std::string> HelpWords(const std::string& command) {
   FILE* pipe = popen((command + " --help 2>&1").c_str(), "r");
   std::string text;
   char buffer[4096];
   for (size_t got; pipe != nullptr && (got = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) text.append(buffer, got);
   EXPECT_EQ(pipe == nullptr ? -1 : pclose(pipe), 0) << command;
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == ',' || c == ';'; }, ' ');
   std::istringstream in(text);
   std::set<std::string> words;
-  for (std::string word; in >> word;) {
-    while (!word.empty() && (word.back() == ',' || word.back() == ';')) word.pop_back();
-    words.insert(word);
-  }
+  for (std::string word; in >> word;) words.insert(word);
   return words;
 }
 
@@ -157,6 +157,23 @@ TEST(OptionCoverage, TheRegistryIsTheWires) {
   const v1::ScorerSettings scorer;
   ForEachSetting(Of(scorer), "", [&](const std::string& path, const FieldDescriptor&) { wire.insert(path); });
   EXPECT_EQ(registry, wire);
+}
+
+// A field's older name is read wherever its name is, and is nobody else's.
+TEST(OptionCoverage, OlderNamesAreRead) {
+  const std::set<std::string> words = HelpWords(std::string(SEINE_PROGRAM) + " index create");
+  for (const auto& [older, name] : {std::pair{"beta", "candidate_fraction"}, {"refine", "rescore_k"}}) {
+    v1::RetrievalSettings by_older, by_name;
+    EXPECT_TRUE(FromYaml(YAML::Load(absl::StrCat("{", older, ": 1}")), "settings", &by_older).ok()) << older;
+    EXPECT_TRUE(FromYaml(YAML::Load(absl::StrCat("{", name, ": 1}")), "settings", &by_name).ok()) << name;
+    EXPECT_EQ(by_older.SerializeAsString(), by_name.SerializeAsString()) << older;
+    const std::string both = absl::StrCat("{", older, ": 1, ", name, ": 1}");
+    EXPECT_EQ(FromYaml(YAML::Load(both), "settings", &by_name).message(),
+              absl::StrCat("settings.", name, ": the same setting as ", older, ", which is given as well"));
+    for (const std::string flag : {name, older}) {
+      EXPECT_TRUE(words.contains("--" + absl::StrReplaceAll(flag, {{"_", "-"}}))) << flag;
+    }
+  }
 }
 
 // A flag that is missing is found.

@@ -49,7 +49,7 @@ class StreamingTest : public ::testing::TestWithParam<std::tuple<KvStore, Centre
     config.search.coarse = std::get<2>(GetParam());
     config.geometry.dtype = std::get<3>(GetParam());
     config.zones = {.sink = 10, .local = 32, .update_buffer = 128, .dense_threshold = 0};
-    config.codec.centre_tokens = 128;
+    config.codec.centre_window = 128;
     return config;
   }
 };
@@ -62,7 +62,7 @@ TEST_P(StreamingTest, EqualsOneShot) {
   auto once = *index->CreateSequence("once");
   ASSERT_TRUE(AppendNames(index.get(), once, 1, 0, names).ok());
   const auto expected = Probe(*index, once, 1);
-  EXPECT_EQ(expected[0].path, Path::kIndex);
+  EXPECT_EQ(expected[0].path, SearchMode::kIndex);
   EXPECT_TRUE(expected[0].all_returned);
   EXPECT_EQ(expected[0].positions[0].size(), 2432u);  // floor((2500 - 42) / 128) * 128
   for (const int64_t step : {1, 63, 777}) {

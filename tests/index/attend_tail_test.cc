@@ -1,7 +1,7 @@
 // The tail of Attend against a direct computation from the means of windows, through every history of a sequence.
 
 #include "tests/index/direct_attention.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 
 namespace seine {
 namespace {
@@ -71,8 +71,8 @@ constexpr AttentionParams kWithTail = {.tail = true, .with_positions = true};
 
 // Positions [16, 16 + 64 windows).
 std::vector<int32_t> ZoneOf(const AttendAnswer& answer) {
-  std::vector<int32_t> zone = UpTo(answer.selected.dense_end);
-  zone.erase(zone.begin(), zone.begin() + answer.selected.dense_begin);
+  std::vector<int32_t> zone = UpTo(answer.selected.zone_end);
+  zone.erase(zone.begin(), zone.begin() + answer.selected.zone_begin);
   return zone;
 }
 

@@ -27,7 +27,7 @@ TEST_F(AttendTest, EqualsDirectAttentionInEveryShape) {
       const std::vector<float> queries = Queries(config.geometry, 4);
       for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
         const AttendAnswer answer = One(*index, seq, 1, queries, Params(scope));
-        EXPECT_EQ(answer.path, Path::kIndex);
+        EXPECT_EQ(answer.path, SearchMode::kIndex);
         EXPECT_EQ(answer.num_tokens, 420);
         ASSERT_EQ(answer.selected.positions.size(), scope == Scope::kPerQHead ? 6u : 2u);
         ExpectAsSelected(config.geometry, queries, answer);
@@ -49,11 +49,11 @@ TEST_F(AttendTest, AllOfTheZoneAndThePathsEqualDenseAttention) {
     for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
       SearchParams params = Params(scope, 3000);
       const AttendAnswer answer = One(*index, seq, 0, queries, params);
-      EXPECT_EQ(answer.path, n < 200 ? Path::kDense : Path::kIndex);
+      EXPECT_EQ(answer.path, n < 200 ? SearchMode::kDense : SearchMode::kIndex);
       ExpectDirect(config.geometry, queries, answer, {UpTo(n)});
       params.method = Method::kExact;
       const AttendAnswer exact = One(*index, seq, 0, queries, params);
-      EXPECT_EQ(exact.path, n < 200 ? Path::kDense : Path::kExact);
+      EXPECT_EQ(exact.path, n < 200 ? SearchMode::kDense : SearchMode::kExact);
       ExpectDirect(config.geometry, queries, exact, {UpTo(n)});
     }
   }
@@ -64,7 +64,7 @@ TEST_F(AttendTest, OverNothingIsZeroAndMinusInfinity) {
   const SequenceHandle seq = *index->CreateSequence("s");
   const std::vector<float> queries = Queries(index->config().geometry, 4);
   const AttendAnswer answer = One(*index, seq, 0, queries, Params());
-  EXPECT_EQ(answer.path, Path::kDense);
+  EXPECT_EQ(answer.path, SearchMode::kDense);
   EXPECT_EQ(answer.attended_tokens, 0);
   EXPECT_EQ(answer.output, std::vector<float>(6 * 64, 0.0f));
   EXPECT_EQ(answer.log_sum_exp, std::vector<float>(6, -INFINITY));
@@ -169,7 +169,7 @@ TEST_F(AttendTest, AfterForkTruncateAndEviction) {
   ASSERT_TRUE(AppendNames(index.get(), seq, 0, 733, Names(734, 10)).ok());
   for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
     const AttendAnswer evicted = One(*index, seq, 0, queries, Params(scope));
-    EXPECT_EQ(evicted.path, Path::kIndex);
+    EXPECT_EQ(evicted.path, SearchMode::kIndex);
     EXPECT_EQ(evicted.num_tokens, 743);
     ASSERT_EQ(evicted.selected.dense_positions.size(), 2u);
     EXPECT_NE(evicted.selected.dense_positions[0], evicted.selected.dense_positions[1]);

@@ -14,7 +14,7 @@
 
 #include "index/transforms/transforms.h"
 #include "profile/moments.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 
 namespace seine {
 namespace {
@@ -54,13 +54,13 @@ class BalancedTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = MakeCpuBackend(2);
 };
 
-// Share of the exact top k that the candidates of a small beta hold.
+// Share of the exact top k that the candidates of a small fraction hold.
 double Recall(const Index& index, const MadeUpModel& model, const SequenceHandle& seq, int64_t tokens) {
   SearchParams params;
   params.scope = Scope::kPerQHead;
   params.top_k = 20;
-  params.refine = 64;
-  params.beta = .002;
+  params.rescore_k = 64;
+  params.candidate_fraction = .002;
   int64_t found = 0, of = 0;
   for (int q = 0; q < 8; ++q) {
     const std::vector<float> queries = model.Query(tokens + 100 * q, q);
@@ -162,7 +162,7 @@ TEST_F(BalancedTest, DescribesTheTransform) {
   EXPECT_EQ(info.codec, "balanced");
   EXPECT_EQ(info.centre, "window");
   EXPECT_EQ(info.coarse, "sign_ip");
-  EXPECT_EQ(info.profile, "made-up");
+  EXPECT_EQ(info.profile, "synthetic");
   EXPECT_EQ(info.position, 512);
   EXPECT_EQ(info.horizon, 1024);
   EXPECT_EQ(info.coarse_bits, .5);
@@ -294,7 +294,7 @@ TEST_F(BalancedTest, APromptInStepsIsFinishedBeforeTheFirstAnswer) {
         ASSERT_TRUE(AppendModel(index.get(), model_, seq, at, std::min(step, kTokens - at)).ok());
       }
       for (int layer = 0; layer < 2; ++layer) {
-        EXPECT_FALSE(Probe(*index, seq, layer)[0].codes_outgrown);
+        EXPECT_FALSE(Probe(*index, seq, layer)[0].codes_stale);
         const int64_t position = index->DescribeHead(seq, layer, 0)->position;
         EXPECT_GT(2 * position, kTokens) << horizon << " " << step;
         EXPECT_GE(position + horizon, kTokens) << horizon << " " << step;
@@ -326,7 +326,7 @@ TEST_F(BalancedTest, APromptInStepsIsAnsweredWell) {
   const SequenceHandle seq = *index->CreateSequence("");
   for (int64_t at = 0; at < 6000; at += 200) {
     ASSERT_TRUE(AppendModel(index.get(), model_, seq, at, 200).ok());
-    EXPECT_FALSE(Probe(*index, seq, 0)[0].codes_outgrown) << at;
+    EXPECT_FALSE(Probe(*index, seq, 0)[0].codes_stale) << at;
     const int64_t position = index->DescribeHead(seq, 0, 0)->position, length = at + 200;
     if (position < 0) continue;  // nothing is encoded yet
     EXPECT_LT(length, 2 * position);
@@ -347,7 +347,7 @@ TEST_F(BalancedTest, WhatNeedNotOrCannotBeEncodedAnewStays) {
     WaitForBackground(*index);
     EXPECT_EQ(index->stats().reencoded_layers, 0);
     EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, position);
-    EXPECT_EQ(Probe(*index, seq, 0)[0].codes_outgrown, config == &none);
+    EXPECT_EQ(Probe(*index, seq, 0)[0].codes_stale, config == &none);
   }
 }
 
@@ -368,16 +368,16 @@ TEST_F(BalancedTest, EncodingAnewWaitsForMemory) {
   EXPECT_EQ(index->stats().reencoded_layers, 0);
   EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, 576);
   EXPECT_FALSE(Probe(*index, seq, 0)[0].positions[0].empty());
-  EXPECT_TRUE(Probe(*index, seq, 0)[0].codes_outgrown);
+  EXPECT_TRUE(Probe(*index, seq, 0)[0].codes_stale);
   EXPECT_EQ(budget->used_bytes(), kLimit);
   ASSERT_TRUE(AppendModel(index.get(), model_, seq, 1089, 20).ok());  // a prompt's: the answer would wait, in vain
-  EXPECT_TRUE(Probe(*index, seq, 0)[0].codes_outgrown);
+  EXPECT_TRUE(Probe(*index, seq, 0)[0].codes_stale);
   EXPECT_EQ(budget->used_bytes(), kLimit);
   budget->Release(left);
   ASSERT_TRUE(AppendModel(index.get(), model_, seq, 1109, 1).ok());
   AwaitReencoded(*index, 2);
   EXPECT_EQ(index->DescribeHead(seq, 0, 0)->position, SealingPosition(1110, 512));
-  EXPECT_FALSE(Probe(*index, seq, 0)[0].codes_outgrown);
+  EXPECT_FALSE(Probe(*index, seq, 0)[0].codes_stale);
 }
 
 // Appends, cuts, forks, deletions and searches run while layers are encoded anew; in the end every sequence answers as
@@ -490,7 +490,7 @@ TEST_F(BalancedTest, EverySettingWrongOnce) {
       {"codec.total_bits: ",
        [](IndexConfig* c) { c->geometry.rope = Rope(), c->geometry.head_dim = 256, c->codec.total_bits = 2.125; }},
       {"codec.centre: ", [](IndexConfig* c) { c->codec.centre = Centre::kGlobal; }},
-      {"codec.centre_window: ", [](IndexConfig* c) { c->codec.centre_tokens = 32; }},
+      {"codec.centre_window: ", [](IndexConfig* c) { c->codec.centre_window = 32; }},
       {"retrieval.coarse: ", [](IndexConfig* c) { c->search.coarse = Coarse::kCollision; }},
       {"geometry.rope: not stated", [](IndexConfig* c) { c->geometry.rope = Rope(); }},
       {"geometry.rope: layer 0 turns 16 of 32 pairs of coordinates, and the profile's turns 32",

@@ -10,7 +10,7 @@
 
 #include "index/cells/cell_layer.h"
 #include "kernels/host.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/kernels/same_bits.h"
 
 namespace seine::cell_rows {  // of its own: the names are short
@@ -42,7 +42,7 @@ CellRows RowsOf(const TypedCells& keys, const TypedCells& values) {
 CellConfig ConfigFor(const Geometry& geometry) {
   CellConfig config;
   config.geometry = geometry;
-  config.search = {.top_k = 20, .beta = .05, .refine = 40};
+  config.search = {.top_k = 20, .candidate_fraction = .05, .rescore_k = 40};
   config.search.softmax_scale = 1 / std::sqrt(static_cast<float>(kDim));
   config.sink = kSink, config.local = kLocal;
   config.capacity = 4096;
@@ -141,7 +141,7 @@ TEST(CellRows, AProfileServesRowsThatAreTurned) {
   CellConfig config = ConfigFor(geometry);
   config.codec.name = "balanced";
   config.codec.profile = model.Measure();
-  config.search.beta = .01, config.search.refine = 20;  // codes alone choose
+  config.search.candidate_fraction = .01, config.search.rescore_k = 20;  // codes alone choose
   const std::vector<float> keys = model.Keys(0, kCells);
   std::vector<std::vector<float>> queries;
   for (int q = 0; q < 12; ++q) queries.push_back(model.Query(kCells + q, q));

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/index/test_util.h"
 
 namespace seine::cells {  // of its own: the names are short
@@ -50,8 +50,8 @@ CellConfig Config(int64_t capacity = 4096) {
                      .head_dim = kDim,
                      .dtype = DType::kFloat16};
   config.search.top_k = 40;
-  config.search.refine = 120;
-  config.search.beta = .05;  // the codes are searched, however short the zone
+  config.search.rescore_k = 120;
+  config.search.candidate_fraction = .05;  // the codes are searched, however short the zone
   config.search.softmax_scale = 1 / std::sqrt(static_cast<float>(kDim));
   config.sink = 16;
   config.local = 32;
@@ -90,10 +90,10 @@ std::vector<float> Attend(CellLayer* layer, const Cache& cache, int head, int64_
   return out;
 }
 
-void ExpectTheIndexsAnswers(int64_t cells, double beta, Path path) {
+void ExpectTheIndexsAnswers(int64_t cells, double beta, SearchMode path) {
   const Cache cache(cells);
   CellConfig config = Config();
-  config.search.beta = beta;
+  config.search.candidate_fraction = beta;
   auto context = *CellContext::Create(config);
   auto layer = *CellLayer::Create(context.get(), 1);
   ASSERT_TRUE(EncodeAll(layer.get(), cache, cells));
@@ -129,8 +129,8 @@ void ExpectTheIndexsAnswers(int64_t cells, double beta, Path path) {
 }
 
 TEST(CellLayer, AnswersAsTheIndexThatStoresTheSameRows) {
-  ExpectTheIndexsAnswers(3000, .05, Path::kIndex);
-  ExpectTheIndexsAnswers(1400, 0, Path::kExact);  // a short zone
+  ExpectTheIndexsAnswers(3000, .05, SearchMode::kIndex);
+  ExpectTheIndexsAnswers(1400, 0, SearchMode::kExact);  // a short zone
 }
 
 // Returns the attention that a profile's codes lose over 3,000 keys whose coordinates lie in an order, the mean of 16
@@ -144,7 +144,7 @@ double LostInLayout(Rope::Style style, Rope::Style stated) {
   Profile profile = *model.Measure();
   profile.rope_style = stated;
   config.codec.profile = std::make_shared<const Profile>(std::move(profile));
-  config.search.refine = 40;  // as many as are chosen
+  config.search.rescore_k = 40;  // as many as are chosen
   const auto placed = [&](std::vector<float> rows) {
     if (style == Rope::Style::kHalfSplit) return rows;
     const std::vector<float> halves = rows;
@@ -182,8 +182,8 @@ TEST(CellLayer, LostIsWhatTheExactChoiceHasMoreOfAttention) {
   constexpr int kCells = 5000, kTopK = 25, kHead = 1;
   const Cache cache(kCells);
   CellConfig config = Config(kCells);
-  config.search.refine = kTopK;
-  config.search.beta = .02;
+  config.search.rescore_k = kTopK;
+  config.search.candidate_fraction = .02;
   config.tail = false;
   double all_lost = 0;
   for (const float softcap : {0.0f, 1.5f}) {
@@ -232,7 +232,7 @@ TEST(CellLayer, LostIsWhatTheExactChoiceHasMoreOfAttention) {
 TEST(CellLayer, AllChosenIsExactAttention) {
   const Cache cache(700);
   CellConfig config = Config();
-  config.search.refine = 1000;
+  config.search.rescore_k = 1000;
   auto context = *CellContext::Create(config);
   auto layer = *CellLayer::Create(context.get(), 0);
   ASSERT_TRUE(EncodeAll(layer.get(), cache, 700));
@@ -276,7 +276,7 @@ void ExpectHolesAsWithout(int64_t cells, double beta) {
   }
   const auto packed = static_cast<int64_t>(dense.keys.size()) / (kHeads * kDim);
   CellConfig config = Config(1 << 16);
-  config.search.beta = beta;
+  config.search.candidate_fraction = beta;
   auto context = *CellContext::Create(config);
   auto layer = *CellLayer::Create(context.get(), 0), without = *CellLayer::Create(context.get(), 0);
   const SeenCells seen = layer->Divide(runs);
@@ -306,7 +306,7 @@ TEST(CellLayer, OneWindowOfManyIsSeen) {
   const Cache cache(3000);
   CellConfig config = Config();
   for (const double beta : {0.0, .05}) {
-    config.search.beta = beta;
+    config.search.candidate_fraction = beta;
     auto context = *CellContext::Create(config);
     auto layer = *CellLayer::Create(context.get(), 0);
     ASSERT_TRUE(EncodeAll(layer.get(), cache, 3000));
@@ -532,7 +532,7 @@ TEST(CellLayer, WrongSettingsAreNamed) {
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->search.top_k = 0; }), "top_k"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.name = "zip"; }), "codec"));
   // Windows of cells become stale one by one.
-  EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.centre_tokens = 128; }), "codec.centre_tokens"));
+  EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.centre_window = 128; }), "codec.centre_window"));
   EXPECT_TRUE(absl::StrContains(error([](CellConfig* c) { c->codec.centre = Centre::kGlobal; }), "codec.centre"));
 }
 

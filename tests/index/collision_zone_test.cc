@@ -34,8 +34,8 @@ IndexConfig Config(Centre centre) {
 SearchParams Params(double beta, double rho) {
   SearchParams params;
   params.top_k = 20;
-  params.beta = beta;
-  params.rho = rho;
+  params.candidate_fraction = beta;
+  params.collision_fraction = rho;
   params.coarse = Coarse::kCollision;
   params.scope = Scope::kPerQHead;
   params.with_candidates = true;
@@ -70,7 +70,8 @@ std::vector<int32_t> Candidates(const std::vector<std::vector<uint8_t>>& pattern
     for (const auto& [product, id] : order) {
       int weight = 0;
       for (const auto& [cut, of] : {std::pair{1.0, 1}, {.75, 2}, {.5, 3}, {.3, 4}, {.15, 5}, {.05, 6}}) {
-        if (static_cast<double>(before) < std::ceil(static_cast<double>(n) * params.rho * cut)) weight = of;
+        if (static_cast<double>(before) < std::ceil(static_cast<double>(n) * params.collision_fraction * cut))
+          weight = of;
       }
       for (int64_t i = 0; i < n; ++i) {
         if (patterns[i][b] != id) continue;
@@ -79,8 +80,8 @@ std::vector<int32_t> Candidates(const std::vector<std::vector<uint8_t>>& pattern
       }
     }
   }
-  const auto wanted =
-      std::min<int64_t>(n, std::max<int64_t>({4 * params.top_k, 256, std::llround(std::ceil(params.beta * n))}));
+  const auto wanted = std::min<int64_t>(
+      n, std::max<int64_t>({4 * params.top_k, 256, std::llround(std::ceil(params.candidate_fraction * n))}));
   std::vector<int32_t> keys(n);
   std::iota(keys.begin(), keys.end(), 0);
   std::stable_sort(keys.begin(), keys.end(), [&](int a, int b) { return scores[a] > scores[b]; });
@@ -124,7 +125,7 @@ class CollisionZoneTest : public ::testing::TestWithParam<bool> {
 
   // Candidates of every query head of sequence `id` are those of the keys before `dense_from`.
   void ExpectTiers(const std::string& id, int64_t dense_from, const SearchParams& params) {
-    SCOPED_TRACE(::testing::Message() << id << " dense from " << dense_from << " rho " << params.rho);
+    SCOPED_TRACE(::testing::Message() << id << " dense from " << dense_from << " rho " << params.collision_fraction);
     const IndexConfig& config = index_->config();
     const std::vector<float> queries = Queries(config.geometry, 31);
     SearchParams all = params;

@@ -53,14 +53,14 @@ TEST(ConfigTest, EveryFieldWrongOnce) {
       {"zones.update_buffer", [](IndexConfig* c) { c->zones.update_buffer = 0; }},
       {"zones.update_buffer", [](IndexConfig* c) { c->zones.update_buffer = 100; }},
       {"zones.update_buffer", [=](IndexConfig* c) { c->zones.update_buffer = big - 63; }},
-      {"zones.update_buffer", [](IndexConfig* c) { c->codec.centre_tokens = 128; }},
+      {"zones.update_buffer", [](IndexConfig* c) { c->codec.centre_window = 128; }},
       {"zones.dense_threshold", [](IndexConfig* c) { c->zones.dense_threshold = -1; }},
       {"codec.name", [](IndexConfig* c) { c->codec.name = "pq"; }},
       {"codec.centre", [](IndexConfig* c) { c->codec.centre = static_cast<Centre>(9); }},
       {"codec.centre", [](IndexConfig* c) { c->search.coarse = Coarse::kCollision; }},  // SmallConfig has windows
-      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_tokens = 0; }},
-      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_tokens = 65; }},
-      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_tokens = 4096; }},
+      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_window = 0; }},
+      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_window = 65; }},
+      {"codec.centre_window", [](IndexConfig* c) { c->codec.centre_window = 4096; }},
       {"retrieval.top_k", [](IndexConfig* c) { c->search.top_k = 0; }},
       {"retrieval.coarse", [](IndexConfig* c) { c->search.coarse = static_cast<Coarse>(2); }},
       {"retrieval.exact", [](IndexConfig* c) { c->kv_store = KvStore::kNone, c->search.method = Method::kExact; }},
@@ -92,7 +92,7 @@ TEST(ConfigTest, CollisionTakesACentreThatAllKeysShareOrNone) {
 
 TEST(ConfigTest, CentreTokensMatterOnlyToWindowCentres) {
   IndexConfig config = SmallConfig();
-  config.codec.centre_tokens = 1;
+  config.codec.centre_window = 1;
   config.codec.centre = Centre::kNone;
   EXPECT_TRUE(Validate(config).ok());
 }
@@ -113,21 +113,21 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
       {"mass_p.p", [](SearchParams* p) { p->mass_p = NAN; }},
       {"mass_p.floor", [](SearchParams* p) { p->mass_floor = 0; }},
       {"mass_p.floor", [](SearchParams* p) { p->mass_p = .5f, p->mass_floor = 101; }},
-      {"beta", [](SearchParams* p) { p->beta = -.01; }},
-      {"beta", [](SearchParams* p) { p->beta = 1.01; }},
-      {"beta", [](SearchParams* p) { p->beta = NAN; }},
+      {"candidate_fraction", [](SearchParams* p) { p->candidate_fraction = -.01; }},
+      {"candidate_fraction", [](SearchParams* p) { p->candidate_fraction = 1.01; }},
+      {"candidate_fraction", [](SearchParams* p) { p->candidate_fraction = NAN; }},
       {"recall_target", [](SearchParams* p) { p->recall_target = 1; }},
       {"recall_target", [](SearchParams* p) { p->recall_target = NAN; }},
       {"candidates", [](SearchParams* p) { p->candidates = -1; }},
       {"candidates", [](SearchParams* p) { p->candidates = 77, p->recall_target = .9; }},
-      {"rho", [](SearchParams* p) { p->rho = 0; }},
-      {"rho", [](SearchParams* p) { p->rho = INFINITY; }},
-      {"rho", [](SearchParams* p) { p->coarse = Coarse::kCollision, p->beta = .25; }},
-      {"rho", [](SearchParams* p) { p->coarse = Coarse::kCollision, p->rho = .04; }},
-      {"refine", [](SearchParams* p) { p->refine = -1; }},
+      {"collision_fraction", [](SearchParams* p) { p->collision_fraction = 0; }},
+      {"collision_fraction", [](SearchParams* p) { p->collision_fraction = INFINITY; }},
+      {"collision_fraction", [](SearchParams* p) { p->coarse = Coarse::kCollision, p->candidate_fraction = .25; }},
+      {"collision_fraction", [](SearchParams* p) { p->coarse = Coarse::kCollision, p->collision_fraction = .04; }},
+      {"rescore_k", [](SearchParams* p) { p->rescore_k = -1; }},
       {"coarse", [](SearchParams* p) { p->coarse = static_cast<Coarse>(7); }},
       {"scope", [](SearchParams* p) { p->scope = static_cast<Scope>(2); }},
-      {"gqa_reduce", [](SearchParams* p) { p->reduce = static_cast<GqaReduce>(3); }},
+      {"gqa_reduce", [](SearchParams* p) { p->gqa_reduce = static_cast<GqaReduce>(3); }},
       {"exact", [](SearchParams* p) { p->method = static_cast<Method>(2); }},
       {"softmax_scale", [](SearchParams* p) { p->softmax_scale = -1; }},
       {"softmax_scale", [](SearchParams* p) { p->softmax_scale = INFINITY; }},
@@ -152,30 +152,31 @@ TEST(ConfigTest, EverySearchParameterWrongOnce) {
 TEST(ConfigTest, EdgesOfSearchParametersAreValid) {
   SearchParams params;
   for (const auto& [top_k, beta, mass_p] : {std::tuple{1, 1e-9, 0.0f}, {65536, 1.0, 1.0f}}) {
-    params.top_k = top_k, params.beta = beta, params.mass_p = mass_p, params.refine = 0, params.rho = 1;
+    params.top_k = top_k, params.candidate_fraction = beta, params.mass_p = mass_p, params.rescore_k = 0,
+    params.collision_fraction = 1;
     EXPECT_TRUE(Validate(params).ok()) << Validate(params);
   }
 }
 
 // Tiers that cover fewer keys than are to be candidates leave some told apart by nothing. The authors' schedule has
-// rho >= beta throughout.
+// collision_fraction >= candidate_fraction throughout.
 TEST(ConfigTest, TiersCoverAtLeastTheCandidates) {
   SearchParams params;
   params.coarse = Coarse::kCollision;
   for (const auto& [beta, rho] : {std::pair{.5, .5}, {.25, .3}, {.2, .25}, {.1, .2}, {0.0, .05}, {1.0, 1.0}}) {
-    params.beta = beta, params.rho = rho;
+    params.candidate_fraction = beta, params.collision_fraction = rho;
     EXPECT_TRUE(Validate(params).ok()) << beta << " " << rho;
   }
-  params.beta = .25, params.rho = .2;
+  params.candidate_fraction = .25, params.collision_fraction = .2;
   const std::string message(Validate(params).message());
-  EXPECT_NE(message.find("rho: 0.2 is below beta, 0.25"), std::string::npos) << message;
+  EXPECT_NE(message.find("collision_fraction: 0.2 is below candidate_fraction, 0.25"), std::string::npos) << message;
   params.coarse = Coarse::kSignIp;  // has no tiers
   EXPECT_TRUE(Validate(params).ok());
   IndexConfig config = SmallConfig();
   config.codec.centre = Centre::kNone;
   config.search.coarse = Coarse::kCollision;
-  config.search.beta = .3;
-  EXPECT_EQ(FieldOf(Validate(config)), "retrieval.rho");
+  config.search.candidate_fraction = .3;
+  EXPECT_EQ(FieldOf(Validate(config)), "retrieval.collision_fraction");
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ class CountsTest : public ::testing::Test {
     config_.geometry.head_dim = kDim;
     config_.geometry.dtype = DType::kFloat32;
     config_.kv_store = KvStore::kKeysValues;
-    config_.search.beta = .05;  // the codes are searched, however short the zone
+    config_.search.candidate_fraction = .05;  // the codes are searched, however short the zone
     config_.zones = {.sink = 16, .local = 64, .update_buffer = 64, .dense_threshold = 128};
     std::mt19937 random(3);
     std::normal_distribution<float> normal;

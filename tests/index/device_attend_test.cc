@@ -36,7 +36,7 @@ SearchParams Params(Scope scope, int top_k) {
   SearchParams params;
   params.scope = scope;
   params.top_k = top_k;
-  params.refine = 2 * top_k;
+  params.rescore_k = 2 * top_k;
   return params;
 }
 

@@ -65,7 +65,7 @@ class DeviceLife {
     SearchParams params = config_.search;
     params.scope = Below(2) == 0 ? Scope::kPerQHead : Scope::kPerKvHead;
     params.top_k = 1 + static_cast<int>(Below(60));
-    params.refine = 2 * params.top_k;
+    params.rescore_k = 2 * params.top_k;
     params.method = Below(5) == 0 ? Method::kExact : Method::kIndex;
     AttentionParams attention;
     if (Below(2) == 0) attention.tail = Below(2) == 0;
@@ -230,8 +230,8 @@ TEST_P(DeviceLifeTest, EqualsTheCpus) {
   config.zones.dense_threshold = seed % 4 == 0 ? 300 : 0;
   config.codec.centre = seed % 3 == 0 ? Centre::kNone : Centre::kWindow;
   config.search.coarse = seed % 3 == 0 ? Coarse::kCollision : Coarse::kSignIp;
-  if (seed % 2 == 0) config.search.beta = 0;  // short zones and few candidates are exact
-  if (seed % 4 == 1) {                        // appends evict by themselves, and come in parts
+  if (seed % 2 == 0) config.search.candidate_fraction = 0;  // short zones and few candidates are exact
+  if (seed % 4 == 1) {                                      // appends evict by themselves, and come in parts
     config.eviction.emplace();
     config.eviction->scorer.name = "knorm";
     config.eviction->budget.tokens = 300;

@@ -6,8 +6,8 @@
 
 #include "index/subspace/calibrate.h"
 #include "kernels/backends/cuda/cuda_backend.h"
-#include "tests/index/made_up_model.h"
 #include "tests/index/subspace/low_rank_simulation.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/index/test_util.h"
 #include "tests/kernels/cuda/host_device.h"
 
@@ -177,7 +177,7 @@ TEST(DeviceIndexTest, DefaultSearchesEqualTheCpus) {
             params.scope = scope;
             params.mass_p = mass_p;
             params.top_k = top_k;
-            params.refine = 2 * top_k;
+            params.rescore_k = 2 * top_k;
             const std::vector<float> queries = testing::Queries(config.geometry, static_cast<uint32_t>(n));
             const auto want = *a->Retrieve({{s, 0, queries.data()}}, params);
             const auto got = *b->Retrieve({{s, 0, queries.data()}}, params);
@@ -186,7 +186,7 @@ TEST(DeviceIndexTest, DefaultSearchesEqualTheCpus) {
             EXPECT_EQ(got[0].masses, want[0].masses);
             EXPECT_EQ(got[0].stats.refined, want[0].stats.refined);
             EXPECT_TRUE(SameAnswers(got, want));
-            (want[0].path == Path::kExact ? whole : searched) += 1;
+            (want[0].path == SearchMode::kExact ? whole : searched) += 1;
           }
         }
       }
@@ -242,7 +242,7 @@ TEST(DeviceIndexTest, EvictsAsTheCpuDoes) {
     if (params.scorer.name == "windowed_manifoldkv") params.scorer.window = 100;
     params.budget.tokens = 200;
     params.keep.sinks = 3;
-    ScoreGiven given;
+    ScorerInputs given;
     const std::vector<float> filters = testing::Queries(SmallConfig().geometry, 5);  // more than are needed
     given.filters = filters.data();
     LayerScores scores[2];

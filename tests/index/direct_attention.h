@@ -74,7 +74,7 @@ inline std::vector<int32_t> Seen(const Geometry& g, const ItemAnswer& answer, in
     seen.insert(seen.end(), answer.dense_positions[kv_head].begin(), answer.dense_positions[kv_head].end());
   } else {
     for (int32_t p = 0; p < answer.num_tokens; ++p) {
-      if (p < answer.dense_begin || p >= answer.dense_end) seen.push_back(p);
+      if (p < answer.zone_begin || p >= answer.zone_end) seen.push_back(p);
     }
   }
   std::sort(seen.begin(), seen.end());
@@ -98,7 +98,7 @@ class AttendTest : public ::testing::Test {
     SearchParams params;
     params.scope = scope;
     params.top_k = top_k;
-    params.beta = .05;  // the codes are searched, however short the zone
+    params.candidate_fraction = .05;  // the codes are searched, however short the zone
     return params;
   }
   static AttendAnswer One(const Index& index, const SequenceHandle& seq, int layer, const std::vector<float>& queries,

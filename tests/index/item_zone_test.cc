@@ -42,7 +42,7 @@ TEST_F(ItemZoneTest, DenseFromIsALongerLocalWindow) {
       params.method = method;
       for (const int64_t from : {208, 230, 271}) {  // the longer window's zone ends at 208; 64 keys on is 272
         const auto got = *index->Retrieve({Item(from)}, params), want = *longer->Retrieve({Item(-1)}, params);
-        EXPECT_EQ(got[0].dense_end, 208);
+        EXPECT_EQ(got[0].zone_end, 208);
         EXPECT_TRUE(testing::SameAnswers(got, want)) << from;
         const AttentionParams tail = {.tail = true};
         const AttendAnswer one = Attend(*index, Item(from), params, tail);
@@ -61,19 +61,19 @@ TEST_F(ItemZoneTest, DenseFromWidensNothingAndMayTakeAll) {
   EXPECT_TRUE(testing::SameAnswers(*index->Retrieve({Item(1 << 30)}, Params()), usual));
   for (const int64_t from : {0, 16, 79}) {
     const AttendAnswer all = Attend(*index, Item(from), Params(), {.with_positions = true});
-    EXPECT_EQ(all.path, Path::kDense);
-    EXPECT_EQ(all.selected.dense_end, 420);
+    EXPECT_EQ(all.path, SearchMode::kDense);
+    EXPECT_EQ(all.selected.zone_end, 420);
     ExpectDirect(index->config().geometry, queries_, all, {testing::UpTo(420)});
   }
 }
 
 TEST_F(ItemZoneTest, TokensThatShareACentreAreSearchedTogether) {
   IndexConfig config = Config();
-  config.codec.centre_tokens = config.zones.update_buffer = 128;
+  config.codec.centre_window = config.zones.update_buffer = 128;
   auto index = MakeIndex(config, &backend_);
   ASSERT_TRUE(AppendNames(index.get(), *index->CreateSequence("s"), 1, 0, Names(1, 420)).ok());
   for (const auto& [from, end] : {std::pair{144, 144}, {271, 144}, {272, 272}}) {
-    EXPECT_EQ((*index->Retrieve({Item(from)}, Params()))[0].dense_end, end);
+    EXPECT_EQ((*index->Retrieve({Item(from)}, Params()))[0].zone_end, end);
   }
 }
 
@@ -99,7 +99,7 @@ TEST_F(ItemZoneTest, GivenPositionsAreAttended) {
       const AttendAnswer found = Attend(*index, item, Params(scope), {.tail = false, .with_positions = true});
       item.positions = &found.selected.positions;
       const AttendAnswer given = Attend(*index, item, Params(scope, 1), {});
-      EXPECT_EQ(given.path, Path::kExact);
+      EXPECT_EQ(given.path, SearchMode::kExact);
       EXPECT_FALSE(given.tail);
       EXPECT_EQ(given.attended_tokens, found.attended_tokens);
       for (size_t i = 0; i < found.output.size(); ++i) EXPECT_NEAR(given.output[i], found.output[i], 1e-6);

@@ -7,7 +7,7 @@
 #include "index/transforms/query_window.h"
 #include "profile/moments.h"
 #include "profile/profile.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 
 namespace seine {
 namespace {

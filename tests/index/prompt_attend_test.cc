@@ -46,7 +46,7 @@ class PromptAttendTest : public AttendTest {
     const AttendAnswer answer = Ask(index, seq, prompt, {.scale = static_cast<float>(scale)});
     ASSERT_TRUE(answer.status.ok()) << answer.status;
     EXPECT_EQ(answer.num_tokens, length);
-    EXPECT_EQ(answer.path, Path::kDense);
+    EXPECT_EQ(answer.path, SearchMode::kDense);
     EXPECT_FALSE(answer.tail);
     const int64_t row = int64_t{g.num_q_heads} * g.head_dim;
     ASSERT_EQ(static_cast<int64_t>(answer.output.size()), tokens * row);
@@ -156,7 +156,7 @@ TEST_F(PromptAttendTest, ChosenRunsKeepTheShareThatIsAskedFor) {
   for (const double mass : {.95, .6}) {
     const AttendAnswer chosen = Ask(*index, seq, prompt, {.prompt_mass = mass});
     ASSERT_TRUE(chosen.status.ok());
-    EXPECT_EQ(chosen.path, Path::kIndex);
+    EXPECT_EQ(chosen.path, SearchMode::kIndex);
     EXPECT_LT(chosen.attended_tokens, exact.attended_tokens);
     double lost = 0;  // 1 - what is kept of the softmax
     for (size_t i = 0; i < exact.log_sum_exp.size(); ++i) {

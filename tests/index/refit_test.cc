@@ -10,7 +10,7 @@
 
 #include "index/transforms/query_fit.h"
 #include "index/transforms/query_window.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 
 namespace seine {
 namespace {
@@ -67,8 +67,8 @@ class RefitTest : public ::testing::Test {
     SearchParams params;
     params.scope = Scope::kPerQHead;
     params.top_k = 20;
-    params.refine = 64;
-    params.beta = .002;
+    params.rescore_k = 64;
+    params.candidate_fraction = .002;
     const int64_t position = index->GetSequence(seq)->layer_tokens[1] - 1;
     double found = 0, of = 0;
     for (int q = 0; q < 16; ++q) {
@@ -234,7 +234,7 @@ TEST_F(RefitTest, WithoutMemoryNothingChanges) {
   Ask(*index, seq, model_, 2 * QueryWindow::kFewest);
   WaitForBackground(*index);
   EXPECT_EQ(index->stats().reencoded_layers, 0);
-  EXPECT_GT(index->stats().queries_not_kept, 0);
+  EXPECT_GT(index->stats().dropped_queries, 0);
   EXPECT_EQ(index->DescribeHead(seq, 1, 0)->query_moments, "profile");
   budget->Release(left);
   Ask(*index, seq, model_, 1024);

@@ -66,15 +66,15 @@ TEST_F(RetrieveTest, DenseBelowTheThresholdOrWithoutAZone) {
   config.zones.dense_threshold = 300;
   auto index = MakeIndex(config, &backend_);
   const std::vector<float> queries = Queries(config.geometry, 1);
-  for (const auto& [n, path] : {std::pair<int64_t, Path>{0, Path::kDense},
-                                {20, Path::kDense},
-                                {299, Path::kDense},
-                                {300, Path::kIndex},
-                                {301, Path::kIndex}}) {
+  for (const auto& [n, path] : {std::pair<int64_t, SearchMode>{0, SearchMode::kDense},
+                                {20, SearchMode::kDense},
+                                {299, SearchMode::kDense},
+                                {300, SearchMode::kIndex},
+                                {301, SearchMode::kIndex}}) {
     const SequenceHandle seq = *index->CreateSequence("");
     ASSERT_TRUE(AppendNames(index.get(), seq, 0, 0, Names(1, n)).ok());
     SearchParams params;
-    params.beta = .05;  // the codes are searched, however short the zone
+    params.candidate_fraction = .05;  // the codes are searched, however short the zone
     for (const auto& [scope, sets] : {std::pair{Scope::kPerKvHead, 2u}, {Scope::kPerQHead, 6u}}) {
       params.scope = scope;
       const ItemAnswer answer = (*index->Retrieve({{seq, 0, queries.data()}}, params))[0];
@@ -83,20 +83,20 @@ TEST_F(RetrieveTest, DenseBelowTheThresholdOrWithoutAZone) {
       EXPECT_EQ(answer.num_tokens, n);
       ASSERT_EQ(answer.positions.size(), sets);
       ASSERT_EQ(answer.scores.size(), sets);
-      if (path == Path::kDense) {
-        EXPECT_EQ(answer.dense_begin, n);
-        EXPECT_EQ(answer.dense_end, n);
+      if (path == SearchMode::kDense) {
+        EXPECT_EQ(answer.zone_begin, n);
+        EXPECT_EQ(answer.zone_end, n);
         EXPECT_TRUE(answer.all_returned);
         for (const auto& set : answer.positions) EXPECT_TRUE(set.empty());
       } else {
-        EXPECT_EQ(answer.dense_begin, 16);
-        EXPECT_EQ(answer.dense_end, 16 + (n - 48) / 64 * 64);
+        EXPECT_EQ(answer.zone_begin, 16);
+        EXPECT_EQ(answer.zone_end, 16 + (n - 48) / 64 * 64);
         EXPECT_FALSE(answer.all_returned);
         for (const auto& set : answer.positions) {
           ASSERT_EQ(set.size(), 100u);
           EXPECT_TRUE(std::is_sorted(set.begin(), set.end()));
-          EXPECT_GE(set.front(), answer.dense_begin);
-          EXPECT_LT(set.back(), answer.dense_end);
+          EXPECT_GE(set.front(), answer.zone_begin);
+          EXPECT_LT(set.back(), answer.zone_end);
         }
       }
     }
@@ -120,10 +120,10 @@ TEST_F(RetrieveTest, ExactScoresEqualADirectComputation) {
   for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
     for (const GqaReduce reduce : {GqaReduce::kSoftmaxSum, GqaReduce::kMax, GqaReduce::kMean}) {
       params.scope = scope;
-      params.reduce = reduce;
+      params.gqa_reduce = reduce;
       const ItemAnswer answer = (*index->Retrieve({{seq, 1, queries.data()}}, params))[0];
       ASSERT_TRUE(answer.status.ok());
-      EXPECT_EQ(answer.path, Path::kExact);
+      EXPECT_EQ(answer.path, SearchMode::kExact);
       EXPECT_TRUE(answer.all_returned);
       ASSERT_EQ(answer.positions.size(), scope == Scope::kPerKvHead ? 2u : 6u);
       for (size_t set = 0; set < answer.positions.size(); ++set) {
@@ -159,13 +159,13 @@ TEST_F(RetrieveTest, IndexFindsWhatExactFinds) {
   SearchParams exact, params;
   exact.scope = params.scope = Scope::kPerQHead;
   exact.method = Method::kExact;
-  params.beta = .2;
+  params.candidate_fraction = .2;
   size_t found = 0, wanted = 0;
   for (uint32_t seed = 0; seed < 8; ++seed) {
     const std::vector<float> queries = Queries(Config().geometry, 100 + seed);
     const auto truth = *index->Retrieve({{seq, 0, queries.data()}}, exact);
     const auto answer = *index->Retrieve({{seq, 0, queries.data()}}, params);
-    EXPECT_EQ(answer[0].path, Path::kIndex);
+    EXPECT_EQ(answer[0].path, SearchMode::kIndex);
     EXPECT_GT(answer[0].stats.scanned_keys, 0);
     for (int q = 0; q < 6; ++q) {
       for (const int32_t p : truth[0].positions[q]) {
@@ -218,7 +218,7 @@ TEST_F(RetrieveTest, RaggedBatchesAnswerItemByItem) {
     EXPECT_EQ(answers[7].status.message().substr(0, 7), "layer: ");
     EXPECT_EQ(answers[13].status.message().substr(0, 15), "queries: head 4") << answers[13].status;
     int searched = 0;
-    for (const ItemAnswer& answer : answers) searched += answer.status.ok() && answer.path == Path::kIndex;
+    for (const ItemAnswer& answer : answers) searched += answer.status.ok() && answer.path == SearchMode::kIndex;
     EXPECT_GE(searched, 15);
   }
   EXPECT_TRUE(index->Retrieve({}, SearchParams())->empty());
@@ -266,8 +266,9 @@ TEST_F(RetrieveTest, ACheckHasTheErrorsOfTheCall) {
   IndexConfig config = Config();
   config.kv_store = KvStore::kKeysValues;
   auto index = MakeIndex(config, &backend_);
-  for (const SearchParams& wrong : {SearchParams{.top_k = 0}, SearchParams{.beta = 2}, SearchParams{.refine = -1},
-                                    SearchParams{.coarse = Coarse::kCollision}, SearchParams{.recall_target = .9}}) {
+  for (const SearchParams& wrong :
+       {SearchParams{.top_k = 0}, SearchParams{.candidate_fraction = 2}, SearchParams{.rescore_k = -1},
+        SearchParams{.coarse = Coarse::kCollision}, SearchParams{.recall_target = .9}}) {
     const absl::Status status = index->Check(wrong).status();
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(index->Retrieve({}, wrong).status(), status);
@@ -293,7 +294,7 @@ TEST_F(RetrieveTest, EveryHeadDimensionAndGroup) {
       SearchParams params, exact;
       params.scope = exact.scope = Scope::kPerQHead;
       params.top_k = exact.top_k = 10;
-      params.beta = 1;
+      params.candidate_fraction = 1;
       exact.method = Method::kExact;
       const ItemAnswer answer = (*index->Retrieve({{seq, 0, queries.data()}}, params))[0];
       const ItemAnswer truth = (*index->Retrieve({{seq, 0, queries.data()}}, exact))[0];

@@ -10,8 +10,8 @@
 
 #include "kernels/backends/cuda/cuda_backend.h"
 #include "tests/index/direct_attention.h"
-#include "tests/index/made_up_model.h"
 #include "tests/index/subspace/low_rank_simulation.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/kernels/cuda/host_device.h"
 
 namespace seine {
@@ -30,14 +30,14 @@ class ShortZoneTest : public testing::AttendTest {
  protected:
   static SearchParams Usual(Scope scope) {
     SearchParams params = Params(scope);
-    params.beta = 0;
+    params.candidate_fraction = 0;
     return params;
   }
   // By the direct products of every key of the zone, in double: what a query head finds best.
   static std::vector<int32_t> Best(const Geometry& g, const std::vector<float>& queries, int q_head,
                                    const ItemAnswer& answer, size_t top_k) {
     std::vector<std::pair<double, int32_t>> all;
-    for (auto p = static_cast<int32_t>(answer.dense_begin); p < answer.dense_end; ++p) {
+    for (auto p = static_cast<int32_t>(answer.zone_begin); p < answer.zone_end; ++p) {
       all.emplace_back(-testing::Direct(g, queries, q_head, {p}, 1).log_sum_exp, p);
     }
     std::sort(all.begin(), all.end());
@@ -46,7 +46,7 @@ class ShortZoneTest : public testing::AttendTest {
     std::sort(best.begin(), best.end());
     return best;
   }
-  Path PathOf(const Index& index, SearchParams params) const {
+  SearchMode ModeOf(const Index& index, SearchParams params) const {
     const std::vector<float> queries = Queries(index.config().geometry, 4);
     const auto answers = index.Retrieve({{{"s"}, 0, queries.data()}}, params);
     EXPECT_TRUE(answers.ok()) << answers.status();
@@ -67,10 +67,10 @@ TEST_F(ShortZoneTest, AnswersAreExactInEveryShape) {
     for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
       SearchParams params = Usual(scope);
       const ItemAnswer found = (*index->Retrieve({{{"s"}, 0, queries.data()}}, params))[0];
-      EXPECT_EQ(found.path, Path::kExact);
+      EXPECT_EQ(found.path, SearchMode::kExact);
       EXPECT_EQ(found.stats.scanned_keys, 0);
       const AttendAnswer attended = One(*index, {"s"}, 0, queries, params);
-      EXPECT_EQ(attended.path, Path::kExact);
+      EXPECT_EQ(attended.path, SearchMode::kExact);
       ExpectAsSelected(config.geometry, queries, attended);
       EXPECT_TRUE(testing::SameAnswers({attended.selected}, {found}));
       params.method = Method::kExact;
@@ -94,7 +94,7 @@ TEST_F(ShortZoneTest, OfABalancedCodeToo) {
   const std::vector<float> queries = model.Query(1000, 1);
   SearchParams params;
   const auto found = *index->Retrieve({{seq, 0, queries.data()}}, params);
-  EXPECT_EQ(found[0].path, Path::kExact);
+  EXPECT_EQ(found[0].path, SearchMode::kExact);
   params.method = Method::kExact;
   EXPECT_TRUE(testing::SameAnswers(found, *index->Retrieve({{seq, 0, queries.data()}}, params)));
 }
@@ -102,45 +102,45 @@ TEST_F(ShortZoneTest, OfABalancedCodeToo) {
 TEST_F(ShortZoneTest, UpToFourRowsForEachThatIsRefined) {
   const IndexConfig config = Config();  // three query heads a KV head
   SearchParams params = Usual(Scope::kPerQHead);
-  params.refine = 32;  // 384 keys
-  for (const auto& [keys, path] : {std::pair{384, Path::kExact}, {448, Path::kIndex}}) {
+  params.rescore_k = 32;  // 384 keys
+  for (const auto& [keys, path] : {std::pair{384, SearchMode::kExact}, {448, SearchMode::kIndex}}) {
     auto index = Filled(config, &backend_, keys + 48);
-    EXPECT_EQ(PathOf(*index, params), path) << keys;
+    EXPECT_EQ(ModeOf(*index, params), path) << keys;
     SearchParams wider = params;
-    wider.refine = 0;
+    wider.rescore_k = 0;
     wider.top_k = 38;  // 456
-    EXPECT_EQ(PathOf(*index, wider), Path::kExact);
+    EXPECT_EQ(ModeOf(*index, wider), SearchMode::kExact);
   }
-  EXPECT_TRUE(ReadsWhole({.top_k = 100, .refine = 200}, 8, 3200));
-  EXPECT_FALSE(ReadsWhole({.top_k = 100, .refine = 200}, 8, 3264)) << "four heads share a row";
-  EXPECT_FALSE(ReadsWhole({.top_k = 100, .refine = 200}, 1, 832));
+  EXPECT_TRUE(ReadsWhole({.top_k = 100, .rescore_k = 200}, 8, 3200));
+  EXPECT_FALSE(ReadsWhole({.top_k = 100, .rescore_k = 200}, 8, 3264)) << "four heads share a row";
+  EXPECT_FALSE(ReadsWhole({.top_k = 100, .rescore_k = 200}, 1, 832));
   EXPECT_TRUE(ReadsWhole({.top_k = 100, .method = Method::kExact}, 1, 1 << 30));
 }
 
 TEST_F(ShortZoneTest, WhoAsksForAShareOfTheCodesGetsIt) {
   auto index = Filled(Config(), &backend_);
   const SearchParams usual = Usual(Scope::kPerQHead);
-  EXPECT_EQ(PathOf(*index, usual), Path::kExact);
+  EXPECT_EQ(ModeOf(*index, usual), SearchMode::kExact);
   SearchParams params = usual;
-  params.beta = .1;
-  EXPECT_EQ(PathOf(*index, params), Path::kIndex);
+  params.candidate_fraction = .1;
+  EXPECT_EQ(ModeOf(*index, params), SearchMode::kIndex);
   params = usual;
   params.with_candidates = true;
-  EXPECT_EQ(PathOf(*index, params), Path::kIndex);
+  EXPECT_EQ(ModeOf(*index, params), SearchMode::kIndex);
   params = usual;
   params.mass_p = .5;
-  EXPECT_EQ(PathOf(*index, params), Path::kExact);
+  EXPECT_EQ(ModeOf(*index, params), SearchMode::kExact);
   EXPECT_FALSE(ReadsWhole({.recall_target = .9}, 4, 64));
   EXPECT_FALSE(ReadsWhole({.coarse = Coarse::kCollision}, 4, 64));
 }
 
 TEST_F(ShortZoneTest, WithoutFullRankKeysBesideTheCodesTheCodesAreSearched) {
   const SearchParams params = Usual(Scope::kPerQHead);
-  EXPECT_EQ(PathOf(*Filled(SmallConfig(KvStore::kNone), &backend_), params), Path::kIndex);
-  EXPECT_EQ(PathOf(*Filled(testing::LowRankConfig(), &backend_), params), Path::kIndex);
+  EXPECT_EQ(ModeOf(*Filled(SmallConfig(KvStore::kNone), &backend_), params), SearchMode::kIndex);
+  EXPECT_EQ(ModeOf(*Filled(testing::LowRankConfig(), &backend_), params), SearchMode::kIndex);
   const auto device = cuda::BackendOn(std::make_shared<cuda::HostDeviceControl>());
   for (Backend* const backend : std::initializer_list<Backend*>{device.get(), &backend_}) {  // a device as the CPU
-    EXPECT_EQ(PathOf(*Filled(SmallConfig(), backend), params), Path::kExact);
+    EXPECT_EQ(ModeOf(*Filled(SmallConfig(), backend), params), SearchMode::kExact);
   }
 }
 
@@ -154,28 +154,28 @@ TEST_F(ShortZoneTest, BeyondFewCandidatesAreAllScoredExactly) {
   const auto answers_of = [&](const Index& asked, SearchParams params) {
     auto answers = asked.Retrieve({{{"s"}, 0, queries.data()}}, params);
     EXPECT_TRUE(answers.ok()) << answers.status();
-    EXPECT_EQ((*answers)[0].path, Path::kIndex);
+    EXPECT_EQ((*answers)[0].path, SearchMode::kIndex);
     return *std::move(answers);
   };
   const auto found = [&](SearchParams params) { return answers_of(*index, params); };
   const int heads = config.geometry.num_q_heads;
   SearchParams usual = Usual(Scope::kPerQHead), reranked = usual;
-  usual.refine = 100;
-  reranked.refine = 60;  // of the candidates less than a third
+  usual.rescore_k = 100;
+  reranked.rescore_k = 60;  // of the candidates less than a third
   SearchParams all = usual;
-  all.beta = 1e-6;
-  all.refine = 256;
+  all.candidate_fraction = 1e-6;
+  all.rescore_k = 256;
   EXPECT_TRUE(testing::SameAnswers(found(usual), found(all)));
   EXPECT_EQ(found(usual)[0].stats.refined, 256 * heads);
   EXPECT_EQ(found(reranked)[0].stats.refined, 60 * heads);
   SearchParams asked = usual;  // for a share of the zone
-  asked.beta = all.beta;
+  asked.candidate_fraction = all.candidate_fraction;
   EXPECT_EQ(found(asked)[0].stats.refined, 100 * heads);
   EXPECT_TRUE(RefinesAll(usual, 300));
   EXPECT_FALSE(RefinesAll(usual, 301));
-  EXPECT_FALSE(RefinesAll({.refine = 200, .scope = Scope::kPerKvHead}, 256));
-  EXPECT_FALSE(RefinesAll({.mass_p = .5, .refine = 200, .scope = Scope::kPerQHead}, 256));
-  EXPECT_FALSE(RefinesAll({.recall_target = .9, .refine = 200, .scope = Scope::kPerQHead}, 256));
+  EXPECT_FALSE(RefinesAll({.rescore_k = 200, .scope = Scope::kPerKvHead}, 256));
+  EXPECT_FALSE(RefinesAll({.mass_p = .5, .rescore_k = 200, .scope = Scope::kPerQHead}, 256));
+  EXPECT_FALSE(RefinesAll({.recall_target = .9, .rescore_k = 200, .scope = Scope::kPerQHead}, 256));
   EXPECT_EQ(answers_of(*on_device, usual)[0].stats.refined, 256 * heads) << "a device as the CPU";
 }
 
@@ -189,7 +189,7 @@ TEST_F(ShortZoneTest, OfHeadsThatRetainDifferentTokens) {
   const std::vector<float> queries = Queries(config.geometry, 4);
   for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
     const AttendAnswer answer = One(*index, {"s"}, 0, queries, Usual(scope));
-    EXPECT_EQ(answer.path, Path::kExact);
+    EXPECT_EQ(answer.path, SearchMode::kExact);
     EXPECT_NE(answer.selected.dense_positions[0], answer.selected.dense_positions[1]);
     ExpectAsSelected(config.geometry, queries, answer);
     SearchParams exact = Usual(scope);

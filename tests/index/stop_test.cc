@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "index/stop_status.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/index/test_util.h"
 
 namespace seine {
@@ -67,7 +67,7 @@ TEST(StopTest, AStoppedCallChangesNothing) {
       ScorerConfig scorer;
       scorer.name = name;
       scorer.query_window = name == "snapkv" ? 1 : scorer.query_window;
-      const ScoreGiven given{.queries = queries.data(), .num_queries = 1};
+      const ScorerInputs given{.queries = queries.data(), .num_queries = 1};
       return index->Score(seq, 0, scorer, given).status();
     });
     calls.emplace_back(name, [&index, &seq, &queries, name] {
@@ -75,7 +75,7 @@ TEST(StopTest, AStoppedCallChangesNothing) {
       params.scorer.name = name;
       params.scorer.query_window = name == "snapkv" ? 1 : params.scorer.query_window;
       params.budget.tokens = 100;
-      const ScoreGiven given{.queries = queries.data(), .num_queries = 1};
+      const ScorerInputs given{.queries = queries.data(), .num_queries = 1};
       return index->Evict(seq, 0, params, given).status();
     });
   }
@@ -213,7 +213,7 @@ TEST_F(StopCallsTest, Append) {
 }
 
 TEST_F(StopCallsTest, ScoreEvictAndDiagnose) {
-  const ScoreGiven given{.queries = many_queries_.data(), .num_queries = kQueries};
+  const ScorerInputs given{.queries = many_queries_.data(), .num_queries = kQueries};
   EvictParams params;
   params.scorer.name = "h2o";
   params.budget.ratio = .5;
@@ -227,7 +227,7 @@ TEST_F(StopCallsTest, ScoreEvictAndDiagnose) {
 }
 
 TEST_F(StopCallsTest, LongScorers) {
-  const ScoreGiven given{.queries = many_queries_.data(), .num_queries = kQueries};
+  const ScorerInputs given{.queries = many_queries_.data(), .num_queries = kQueries};
   ScorerConfig expected;
   expected.name = "expected_attention";
   ExpectStops("expected attention", [&] { return index_->Score(seq_, 0, expected, given).status(); });
@@ -398,7 +398,7 @@ TEST_F(StopReencodingTest, AnAnswerThatWaitsForItGivesUp) {
   gate_.shut = false;
   const auto answers = Ask();
   ASSERT_TRUE(answers.ok()) << answers.status();
-  EXPECT_FALSE(answers->at(0).codes_outgrown);
+  EXPECT_FALSE(answers->at(0).codes_stale);
 }
 
 TEST_F(StopReencodingTest, EndsWithTheIndex) {

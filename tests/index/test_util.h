@@ -112,7 +112,7 @@ inline IndexConfig SmallConfig(KvStore store = KvStore::kKeys) {
   config.name = "test";
   config.geometry = {.num_layers = 2, .num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64, .dtype = DType::kFloat16};
   config.zones = {.sink = 16, .local = 32, .update_buffer = 64, .dense_threshold = 0};
-  config.search.beta = .05;  // the codes are searched, however short the zone
+  config.search.candidate_fraction = .05;  // the codes are searched, however short the zone
   config.kv_store = store;
   return config;
 }
@@ -219,7 +219,7 @@ inline bool SameAnswers(const std::vector<ItemAnswer>& a, const std::vector<Item
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i].status != b[i].status || a[i].path != b[i].path || a[i].num_tokens != b[i].num_tokens ||
-        a[i].dense_begin != b[i].dense_begin || a[i].dense_end != b[i].dense_end ||
+        a[i].zone_begin != b[i].zone_begin || a[i].zone_end != b[i].zone_end ||
         a[i].all_returned != b[i].all_returned || a[i].positions != b[i].positions || a[i].scores != b[i].scores ||
         a[i].candidates != b[i].candidates) {
       return false;

@@ -103,7 +103,7 @@ Reference Estimate(const BalancedOptions& o, const Zone& zone, const std::vector
   Reference r;
   for (int k = 0; k < n; ++k) {
     const ConstCodePlanes& planes = zone.segments[k / zone.segment_keys];
-    const int row = k % zone.segment_keys / o.centre_tokens;
+    const int row = k % zone.segment_keys / o.centre_window;
     std::vector<double> x(dim), z(dim, 0);
     double base = 0, s = 0;
     for (int j = 0; j < dim; ++j) {

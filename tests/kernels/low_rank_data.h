@@ -1,4 +1,4 @@
-// A head's rows kept low-rank, made up: several runs and bases, and tokens kept full-rank among them. Without a test
+// A head's rows kept low-rank, synthetic: several runs and bases, and tokens kept full-rank among them. Without a test
 // framework.
 #ifndef SEINE_TESTS_KERNELS_LOW_RANK_DATA_H_
 #define SEINE_TESTS_KERNELS_LOW_RANK_DATA_H_

@@ -380,7 +380,7 @@ TEST(Ops, ScanScoresAreTheEstimatorAndTheThresholdKeepsExactlyThoseAbove) {
       RsqOptions options;
       options.head_dim = dim;
       options.centre = centre;
-      options.centre_tokens = 128;
+      options.centre_window = 128;
       const int n = 1152;
       const Zone zone(Keys(n, dim, 21), dim, options, 2048);
       const std::vector<float> query = Gaussian(dim, 22);

@@ -50,7 +50,7 @@ TEST(CodecRegistry, TraitsSayWhatTheCodecIs) {
       CodecSpec spec;
       spec.head_dim = 64;
       spec.centre = centre;
-      spec.centre_tokens = 128;
+      spec.centre_window = 128;
       const auto codec = Made(*traits, spec);
       const CodeLayout want = traits->layout(spec), got = codec->layout();
       EXPECT_TRUE(traits->Supports(centre));
@@ -59,7 +59,7 @@ TEST(CodecRegistry, TraitsSayWhatTheCodecIs) {
       EXPECT_EQ(got.head_dim, want.head_dim) << traits->name;
       EXPECT_EQ(got.coarse_bytes, want.coarse_bytes) << traits->name;
       EXPECT_EQ(got.fine_bytes, want.fine_bytes) << traits->name;
-      EXPECT_EQ(got.centre_tokens, want.centre_tokens) << traits->name;
+      EXPECT_EQ(got.centre_window, want.centre_window) << traits->name;
       if (traits->most_code_bytes > 0) {
         EXPECT_LE(got.coarse_bytes + got.fine_bytes - 1, traits->most_code_bytes) << traits->name;
       }

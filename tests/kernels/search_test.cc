@@ -41,7 +41,7 @@ double Overlap(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 SearchParams PerQuery(int top_k, double beta) {
   SearchParams p;
   p.top_k = top_k;
-  p.beta = beta;
+  p.candidate_fraction = beta;
   p.scope = Scope::kPerQHead;
   return p;
 }
@@ -118,13 +118,13 @@ TEST(Search, KeysThatDoNotCollideAreNoCandidates) {
       ASSERT_LT(want.size(), n / 4u);
       SearchParams params = PerQuery(50, .25);
       params.coarse = Coarse::kCollision;
-      params.rho = .001;
+      params.collision_fraction = .001;
       params.with_candidates = true;
       SearchOutput out;
       cpu::SearchOne(zone.Task(query), params, &out);
       EXPECT_EQ(out.candidates[0], want);
       EXPECT_EQ(out.positions[0].size(), std::min<size_t>(50, want.size()));
-      params.beta = 1;
+      params.candidate_fraction = 1;
       cpu::SearchOne(zone.Task(query), params, &out);
       EXPECT_EQ(out.candidates[0].size(), static_cast<size_t>(n));
     }
@@ -145,7 +145,7 @@ TEST(Search, TiersAreOfTheSearchedKeysAlone) {
     for (const double rho : {.02, .3}) {
       SearchParams params = PerQuery(50, .02);
       params.coarse = Coarse::kCollision;
-      params.rho = rho;
+      params.collision_fraction = rho;
       params.with_candidates = true;
       SearchOutput got, want;
       cpu::SearchOne(cut, params, &got);
@@ -185,7 +185,7 @@ TEST(Search, LongZonesSampleAndStillChooseExactlyTheBest) {
 }
 
 // The good keys stand in the sampled windows alone, so the first threshold lets too few through.
-TEST(Search, TheUsualShareFallsWithTheLengthOfABalancedZoneAlone) {
+TEST(Search, TheDefaultFractionFallsWithTheLengthOfABalancedZoneAlone) {
   const int dim = 64, n = 32768;
   for (const bool balanced : {false, true}) {
     BalancedOptions options;
@@ -197,14 +197,14 @@ TEST(Search, TheUsualShareFallsWithTheLengthOfABalancedZoneAlone) {
     options.coarse_bits.assign(dim, 1);
     options.total_bits.assign(dim, 2);
     const std::shared_ptr<const Codec> codec = balanced ? MakeBalancedCodec(options) : MakeRsqCodec({.head_dim = dim});
-    EXPECT_EQ(codec->UsualShare(64), .05);
-    EXPECT_EQ(codec->UsualShare(8192), .05);
-    EXPECT_DOUBLE_EQ(codec->UsualShare(4 * 8192), balanced ? .025 : .05);
+    EXPECT_EQ(codec->DefaultCandidateFraction(64), .05);
+    EXPECT_EQ(codec->DefaultCandidateFraction(8192), .05);
+    EXPECT_DOUBLE_EQ(codec->DefaultCandidateFraction(4 * 8192), balanced ? .025 : .05);
     const Zone zone(Gaussian(static_cast<size_t>(n) * dim, 3), dim, codec);
     const std::vector<float> query = Gaussian(dim, 5);
     SearchOutput usual, told;
     cpu::SearchOne(zone.Task(query), PerQuery(20, 0), &usual);
-    cpu::SearchOne(zone.Task(query), PerQuery(20, codec->UsualShare(n)), &told);
+    cpu::SearchOne(zone.Task(query), PerQuery(20, codec->DefaultCandidateFraction(n)), &told);
     EXPECT_EQ(usual.positions, told.positions);
     EXPECT_EQ(usual.stats.candidates, balanced ? 820 : 1639);
   }
@@ -301,7 +301,7 @@ TEST(Search, WithoutAStoreTheCodesDecide) {
     task.keys.chunks = nullptr;
     SearchParams params = PerQuery(100, .25);
     params.scope = scope;
-    params.reduce = GqaReduce::kMean;
+    params.gqa_reduce = GqaReduce::kMean;
     SearchOutput out, exact;
     cpu::SearchOne(task, params, &out);
     EXPECT_EQ(out.stats.refined, 0);
@@ -335,9 +335,9 @@ TEST(Search, GroupReductionsAgainstBruteForce) {
       SearchTask task = zone.Task(queries);
       task.dense = {{{local.data(), dim * sizeof(float), DType::kFloat32}, dense}};
       SearchParams params = PerQuery(60, 1.0);
-      params.refine = n;
+      params.rescore_k = n;
       params.scope = Scope::kPerKvHead;
-      params.reduce = reduce;
+      params.gqa_reduce = reduce;
       params.method = method;
       SearchOutput out;
       cpu::SearchOne(task, params, &out);

@@ -88,7 +88,7 @@ inline Candidates AllCandidates(const Zone& zone, const PreparedQuery& prepared)
     CopyCoarseRow(CoarseRowAt(planes.coarse, layout.coarse_bytes, key), layout.coarse_bytes,
                   &c.rows[static_cast<size_t>(i) * layout.coarse_bytes]);
     if (planes.centre == nullptr || !(prepared.coarse_step > 0)) continue;
-    const int row = key / layout.centre_tokens;
+    const int row = key / layout.centre_window;
     const int32_t dot = cpu::Dot8(planes.centre + row * zone.dim, prepared.query8.data(), zone.dim);
     c.base[i] = static_cast<float>(dot) * planes.centre_scale[row] * prepared.query8_step / prepared.coarse_step;
   }

@@ -44,8 +44,8 @@ SearchParams OfMass(float p, int cap) {
   SearchParams params;
   params.mass_p = p;
   params.top_k = cap;
-  params.refine = cap;
-  params.beta = .05;
+  params.rescore_k = cap;
+  params.candidate_fraction = .05;
   params.scope = Scope::kPerQHead;
   return params;
 }
@@ -167,7 +167,7 @@ TEST(ZoneMass, SoftmaxSumsAreOverTheZoneAndTheDenseRuns) {
   task.dense = {{{local.data(), dim * sizeof(float), DType::kFloat32}, dense}};
   SearchParams params;
   params.top_k = 60;
-  params.beta = .05;
+  params.candidate_fraction = .05;
   SearchOutput out;
   cpu::SearchOne(task, params, &out);
   for (size_t i = 0; i < out.positions[0].size(); ++i) {

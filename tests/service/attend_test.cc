@@ -106,7 +106,7 @@ TEST_P(AttendCallTest, AnswersAsTheIndexDoes) {
   ExpectSame(response.answers(0), Direct(handle, queries, Scope::kPerQHead, {}));
   ExpectSame(response.answers(1), Direct(small, queries, Scope::kPerQHead, {}));
   EXPECT_TRUE(response.answers(0).tail());
-  EXPECT_EQ(response.answers(1).path(), v1::PATH_DENSE);
+  EXPECT_EQ(response.answers(1).path(), v1::SEARCH_MODE_DENSE);
   EXPECT_FALSE(response.answers(0).has_selected());
   request.mutable_attention()->set_tail(false);
   request.mutable_attention()->set_scale(.3f);

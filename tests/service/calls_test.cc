@@ -71,10 +71,10 @@ TEST_P(CallsTest, IndexLifecycle) {
   EXPECT_EQ(spec.codec().centre(), v1::CENTRE_WINDOW);
   EXPECT_EQ(spec.codec().centre_window(), 64);
   EXPECT_EQ(spec.retrieval().top_k(), 100);
-  EXPECT_EQ(spec.retrieval().beta(), 0);
-  EXPECT_EQ(spec.retrieval().refine(), 200);
+  EXPECT_EQ(spec.retrieval().candidate_fraction(), 0);
+  EXPECT_EQ(spec.retrieval().rescore_k(), 200);
   EXPECT_EQ(spec.retrieval().coarse(), v1::COARSE_SIGN_IP);
-  EXPECT_EQ(spec.retrieval().rho(), .2);
+  EXPECT_EQ(spec.retrieval().collision_fraction(), .2);
   EXPECT_EQ(spec.retrieval().scope(), v1::SCOPE_PER_KV_HEAD);
   EXPECT_EQ(spec.retrieval().gqa_reduce(), v1::GQA_REDUCE_SOFTMAX_SUM);
   EXPECT_EQ(spec.kv_store(), v1::KV_STORE_KEYS);
@@ -202,13 +202,13 @@ TEST_P(CallsTest, RetrieveEqualsTheIndexInProcess) {
       params.top_k = 11;
       params.scope = scope == v1::SCOPE_PER_Q_HEAD ? Scope::kPerQHead : Scope::kPerKvHead;
       params.method = exact ? Method::kExact : Method::kIndex;
-      params.reduce = GqaReduce::kMax;
+      params.gqa_reduce = GqaReduce::kMax;
       const ItemAnswer direct = Direct("keys", handle, 1, AsFloats(request.items(0).queries()), params);
       const int sets = scope == v1::SCOPE_PER_Q_HEAD ? kQHeads : kKvHeads;
-      EXPECT_EQ(answer.path(), exact ? v1::PATH_EXACT : v1::PATH_INDEX);
+      EXPECT_EQ(answer.path(), exact ? v1::SEARCH_MODE_EXACT : v1::SEARCH_MODE_INDEX);
       EXPECT_EQ(answer.num_tokens(), 700);
-      EXPECT_EQ(answer.zone_begin(), direct.dense_begin);
-      EXPECT_EQ(answer.zone_end(), direct.dense_end);
+      EXPECT_EQ(answer.zone_begin(), direct.zone_begin);
+      EXPECT_EQ(answer.zone_end(), direct.zone_end);
       EXPECT_FALSE(answer.all_returned());
       ASSERT_EQ(answer.positions().shape(0), sets);
       ASSERT_EQ(answer.positions().shape(1), 11);
@@ -262,7 +262,7 @@ TEST_P(CallsTest, FewTokensAreDenseAndWideTopKIsPadded) {
   v1::RetrieveResponse response = Retrieve(request);
   for (const int tokens : {100, 0}) {
     const auto& answer = response.answers(tokens == 100 ? 0 : 1);
-    EXPECT_EQ(answer.path(), v1::PATH_DENSE);
+    EXPECT_EQ(answer.path(), v1::SEARCH_MODE_DENSE);
     EXPECT_EQ(answer.num_tokens(), tokens);
     EXPECT_EQ(answer.positions().shape(0), kKvHeads);
     EXPECT_EQ(answer.positions().shape(1), 0);
@@ -271,7 +271,7 @@ TEST_P(CallsTest, FewTokensAreDenseAndWideTopKIsPadded) {
   ASSERT_TRUE(Append(Item(handle, 1, 0, 300)).ok());
   response = Retrieve(request);
   const auto& answer = response.answers(1);
-  EXPECT_EQ(answer.path(), v1::PATH_INDEX);
+  EXPECT_EQ(answer.path(), v1::SEARCH_MODE_INDEX);
   EXPECT_TRUE(answer.all_returned());
   const auto zone = static_cast<int>(answer.zone_end() - answer.zone_begin());
   EXPECT_EQ(zone, 192);  // floor((300 - 16 - 64) / 64) * 64
@@ -287,10 +287,10 @@ TEST_P(CallsTest, AShortZoneWithoutBetaIsReadWhole) {
   v1::RetrieveRequest request;
   *request.add_items() = Query(handle, 1);
   request.mutable_selector()->set_with_scores(true);
-  EXPECT_EQ(Retrieve(request).answers(0).path(), v1::PATH_INDEX);  // the index's own beta
-  request.mutable_selector()->set_beta(0);
+  EXPECT_EQ(Retrieve(request).answers(0).path(), v1::SEARCH_MODE_INDEX);  // the index's own share
+  request.mutable_selector()->set_candidate_fraction(0);
   const v1::RetrieveResponse whole = Retrieve(request);
-  EXPECT_EQ(whole.answers(0).path(), v1::PATH_EXACT);
+  EXPECT_EQ(whole.answers(0).path(), v1::SEARCH_MODE_EXACT);
   request.mutable_selector()->set_exact(true);
   const v1::RetrieveResponse exact = Retrieve(request);
   EXPECT_EQ(Ints(whole.answers(0).positions()), Ints(exact.answers(0).positions()));
@@ -402,7 +402,7 @@ TEST_P(CallsTest, DecodeAnswersInOrderEachItemForItself) {
       *step.add_items() = Query(handle, 0, i);
       *step.add_items() = Query(other, 0, i);
       *step.add_items() = Query(handle, 5, i);  // always wrong
-      if (i % 10 == 9) step.mutable_selector()->set_beta(-1);
+      if (i % 10 == 9) step.mutable_selector()->set_candidate_fraction(-1);
       stream->Write(step);
     }
     stream->WritesDone();
@@ -425,8 +425,8 @@ TEST_P(CallsTest, DecodeAnswersInOrderEachItemForItself) {
     EXPECT_EQ(response.append_status(0).code(), i < 9 ? StatusCode::OK : StatusCode::OUT_OF_RANGE);
     EXPECT_EQ(response.append_status(1).code(), StatusCode::OUT_OF_RANGE);
     EXPECT_EQ(response.answers(0).num_tokens(), length);
-    EXPECT_EQ(response.answers(0).path(), v1::PATH_INDEX);
-    EXPECT_EQ(response.answers(1).path(), v1::PATH_DENSE);
+    EXPECT_EQ(response.answers(0).path(), v1::SEARCH_MODE_INDEX);
+    EXPECT_EQ(response.answers(1).path(), v1::SEARCH_MODE_DENSE);
     EXPECT_EQ(response.answers(2).status().code(), StatusCode::INVALID_ARGUMENT);
   }
   EXPECT_FALSE(stream->Read(&response));

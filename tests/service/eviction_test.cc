@@ -127,7 +127,7 @@ TEST_P(EvictionTest, BlocksUnderABudgetThenRetrievalAmongWhatIsRetained) {
   ASSERT_TRUE(Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Retrieve, request, &response).ok());
   const v1::RetrieveAnswer& answer = response.answers(0);
   ASSERT_EQ(answer.status().code(), 0);
-  EXPECT_EQ(answer.path(), v1::PATH_INDEX);
+  EXPECT_EQ(answer.path(), v1::SEARCH_MODE_INDEX);
   EXPECT_EQ(answer.num_tokens(), kTokens);
   EXPECT_EQ(answer.zone_begin(), 0);
   EXPECT_EQ(answer.zone_end(), kTokens);

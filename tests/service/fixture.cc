@@ -46,7 +46,7 @@ v1::IndexSpec Spec(const std::string& name, v1::KvStore store) {
   spec.mutable_zones()->set_update_buffer(kBuffer);
   spec.mutable_zones()->set_dense_threshold(kDenseThreshold);
   spec.mutable_retrieval()->set_top_k(8);
-  spec.mutable_retrieval()->set_beta(.05);  // the codes are searched, however short the zone
+  spec.mutable_retrieval()->set_candidate_fraction(.05);  // the codes are searched, however short the zone
   spec.set_kv_store(store);
   return spec;
 }

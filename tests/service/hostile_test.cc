@@ -141,7 +141,7 @@ TEST_P(HostileTest, ClientsThatDoNotReadHoldNobodyUpAndAreCutOff) {
   for (int i = 0; i < 64; ++i) *step.add_items() = Query(handle, 0, i);
   step.mutable_selector()->set_top_k(2000);  // 2 MB an answer: more than windows and sockets take
   step.mutable_selector()->set_with_scores(true);
-  step.set_announce(true);
+  step.set_notify_early(true);
   grpc::ChannelArguments small_windows;
   small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   small_windows.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

@@ -12,7 +12,7 @@
 #include "service/catalog.h"
 #include "service/config/config.h"
 #include "service/profiles.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/service/fixture.h"
 
 namespace seine::test {
@@ -142,7 +142,7 @@ TEST_P(ProfilesTest, AnIndexThatNamesOneIsBalanced) {
   v1::RetrieveResponse answer;
   *retrieve.add_items() = Query(handle, 0);
   ASSERT_TRUE(Call(*stubs_->retrieval, &v1::RetrievalService::Stub::Retrieve, retrieve, &answer).ok());
-  EXPECT_EQ(answer.answers(0).path(), v1::PATH_INDEX);
+  EXPECT_EQ(answer.answers(0).path(), v1::SEARCH_MODE_INDEX);
 }
 
 TEST_P(ProfilesTest, LayersOfAProfileKeepTheirRope) {

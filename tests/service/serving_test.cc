@@ -241,18 +241,18 @@ TEST_P(ServingTest, LongStepsAreAnnouncedWhereAsked) {
   v1::DecodeResponse expected, response;
   for (int round = 0; round < kRounds; ++round) {
     ASSERT_TRUE(open[0].stream->Write(step) && open[0].stream->Read(&expected));
-    EXPECT_FALSE(expected.announcement());
+    EXPECT_FALSE(expected.answer_imminent());
   }
   ASSERT_EQ(expected.answers_size(), kItems);
   expected.clear_server_us();
   v1::DecodeResponse announcement;
   announcement.set_step(7);
-  announcement.set_announcement(true);
-  step.set_announce(true);
+  announcement.set_answer_imminent(true);
+  step.set_notify_early(true);
   int announced = 0;
   const auto read = [&](Open& o) {
     ASSERT_TRUE(o.stream->Read(&response));
-    if (response.announcement()) {
+    if (response.answer_imminent()) {
       ++announced;
       EXPECT_EQ(response.SerializeAsString(), announcement.SerializeAsString());
       ASSERT_TRUE(o.stream->Read(&response));

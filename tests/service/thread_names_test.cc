@@ -32,7 +32,7 @@ class ThreadNamesTest : public ServerTest {
 };
 
 TEST_P(ThreadNamesTest, ThreadsAreNamedByWhatTheyDo) {
-  std::set<std::string> missing = {"lane",        "sitter",  "calls",    "long-calls", "long-steps",
+  std::set<std::string> missing = {"lane",        "rescuer", "calls",    "long-calls", "long-steps",
                                    "short-steps", "monitor", "listener", "channels",   "seine-pool"};
   if (!GetParam()) missing.insert("front");
   const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(20);  // a thread names itself

@@ -229,7 +229,7 @@ TEST(Config, TheWiresNamesAreSpellings) {
       v1::Coarse_descriptor(),     v1::Centre_descriptor(),      v1::RopeStyle_descriptor(),
       v1::KvStore_descriptor(),    v1::KeyFrame_descriptor(),    v1::Anchor_descriptor(),
       v1::Similarity_descriptor(), v1::Metric_descriptor(),      v1::HeadBudget_descriptor(),
-      v1::Path_descriptor(),       v1::ValueWeight_descriptor(), v1::RetainedReport_descriptor()};
+      v1::SearchMode_descriptor(), v1::ValueWeight_descriptor(), v1::RetainedReport_descriptor()};
   EXPECT_EQ(AllValueSpellings().size(), std::size(types));
   for (const auto* type : types) {
     const std::string zero = type->value(0)->name(), prefix = zero.substr(0, zero.rfind("UNSPECIFIED"));
@@ -276,7 +276,7 @@ int MomentOf(int count, std::chrono::microseconds task, int threads = 1) {
   AnnouncingMoment::Time now{};
   int came = 0;
   for (int begun = 0; begun < count; begun += threads, now += task) {
-    if (!moment.Come(now, count - begun)) continue;
+    if (!moment.IsDue(now, count - begun)) continue;
     EXPECT_EQ(came, 0) << "twice";
     came = count - begun;
   }
@@ -299,7 +299,8 @@ TEST(AnnouncingMoment, IsOneForAllBatchesOfAStep) {
   AnnouncingMoment::Time now{};
   int times = 0;
   for (int batch = 0; batch < 3; ++batch) {
-    for (int left = 8; left > 0; --left, now += std::chrono::microseconds(100)) times += moment.Come(now, left) ? 1 : 0;
+    for (int left = 8; left > 0; --left, now += std::chrono::microseconds(100))
+      times += moment.IsDue(now, left) ? 1 : 0;
   }
   EXPECT_EQ(times, 1);
 }
@@ -329,7 +330,7 @@ TEST(Config, YamlThatItPrintsIsYamlThatItReads) {
   EXPECT_EQ(index.zones.local, 512);
   EXPECT_EQ(index.codec.centre, Centre::kNone);
   EXPECT_EQ(index.search.coarse, Coarse::kCollision);
-  EXPECT_EQ(index.search.beta, .1);
+  EXPECT_EQ(index.search.candidate_fraction, .1);
   EXPECT_EQ(index.kv_store, KvStore::kKeysValues);
   const std::string printed = ToYaml(config);
   std::ofstream(path) << printed;

@@ -64,7 +64,7 @@ TEST_F(NotifierTest, TellsTheManagerAndReadsWhatItAsksFor) {
   const Notifier notifier;
   EXPECT_TRUE(notifier.managed());
   EXPECT_EQ(notifier.watchdog(), absl::Milliseconds(2500));
-  ASSERT_TRUE(notifier.Tell("READY=1\nSTATUS=here").ok());
+  ASSERT_TRUE(notifier.Notify("READY=1\nSTATUS=here").ok());
   EXPECT_EQ(manager.Next(), "READY=1\nSTATUS=here");
   ASSERT_TRUE(notifier.TellReloading().ok());
   EXPECT_EQ(manager.Next().rfind("RELOADING=1\nMONOTONIC_USEC=", 0), 0u);
@@ -84,14 +84,14 @@ TEST_F(NotifierTest, WithoutAManagerNothingIsTold) {
   unsetenv("NOTIFY_SOCKET");
   const Notifier notifier;
   EXPECT_FALSE(notifier.managed());
-  EXPECT_TRUE(notifier.Tell("READY=1").ok());
+  EXPECT_TRUE(notifier.Notify("READY=1").ok());
 }
 
 TEST_F(NotifierTest, AManagerThatIsNotThereIsNamed) {
   for (const std::string& socket : {folder_.Path("nobody"), std::string("nonsense"), std::string(200, '/')}) {
     setenv("NOTIFY_SOCKET", socket.c_str(), 1);
     const Notifier notifier;
-    const absl::Status told = notifier.Tell("READY=1");
+    const absl::Status told = notifier.Notify("READY=1");
     EXPECT_EQ(told.code(), absl::StatusCode::kUnavailable) << socket;
     EXPECT_NE(told.message().find("NOTIFY_SOCKET"), absl::string_view::npos) << told;
   }

@@ -24,15 +24,16 @@ namespace seine::bench {
 namespace {
 
 constexpr char kRecallDescription[] =
-    "Recall and speed of retrieval against exact attention, on a recorded trace or made-up keys.\n"
+    "Recall and speed of retrieval against exact attention, on a recorded trace or synthetic keys.\n"
     "\n"
     "Keys are the tokens [sink, n - local) of a trace, cut to a multiple of 64 (or of --window); queries are those of "
     "the last `local` positions that the trace holds, one query head at a time. Truth is the exact top-k in fp32. "
     "Figures are means over queries, heads and layers; times are medians of one thread, with the caches emptied before "
     "each answer.\n"
     "\n"
-    "  seine-bench recall --trace bench/data/smollm2-135m-kjv-8k.safetensors --beta .05,.10,.25 --compare\n"
-    "  seine-bench recall --synthetic rope --num-keys 1048576 --head-dim 128 --beta .02 \\\n"
+    "  seine-bench recall --trace bench/data/smollm2-135m-kjv-8k.safetensors \\\n"
+    "    --candidate-fraction .05,.10,.25 --compare\n"
+    "  seine-bench recall --synthetic rope --num-keys 1048576 --head-dim 128 --candidate-fraction .02 \\\n"
     "    --peers \"python3 bench/methods/peers.py\"\n"
     "  seine-bench recall --trace bench/data/smollm2-135m-kjv-8k.safetensors --candidates 1%,2%,5%,10%";
 
@@ -42,7 +43,7 @@ RecallOptions Options(const RecallFlags& f, const DatasetInfo& info) {
   o.truth.group = f.scope == "kv_head" ? info.group : 1;
   o.truth.top_k = f.top_k;
   o.truth.scope = SearchOf(f).scope;
-  o.truth.reduce = SearchOf(f).reduce;
+  o.truth.reduce = SearchOf(f).gqa_reduce;
   o.truth.softmax_scale = 1 / std::sqrt(static_cast<float>(info.head_dim));
   o.cold = f.cache == "cold";
   return o;

@@ -22,7 +22,7 @@ absl::Status CheckValues(const RecallFlags& f) {
   const CodecTraits& traits = TraitsOf(f.codec);
   if (f.top_k < 1) return InvalidFlag("top-k", "at least 1");
   for (double beta : f.betas) {
-    if (!(beta > 0 && beta <= 1)) return InvalidFlag("beta", absl::StrCat(beta, " is not in (0, 1]"));
+    if (!(beta > 0 && beta <= 1)) return InvalidFlag("candidate-fraction", absl::StrCat(beta, " is not in (0, 1]"));
   }
   for (double target : f.recall_targets) {
     if (!(target > 0 && target < 1)) return InvalidFlag("recall-target", absl::StrCat(target, " is not in (0, 1)"));
@@ -31,7 +31,7 @@ absl::Status CheckValues(const RecallFlags& f) {
                          absl::StrCat("only the ", DefaultCodec(true).name, " code predicts its noise"));
     }
   }
-  if (f.refine < 0) return InvalidFlag("refine", "at least 0");
+  if (f.refine < 0) return InvalidFlag("rescore-k", "at least 0");
   constexpr int kWidestWindow = 2048;  // index/config/config.h
   if (f.window < kWindowTokens || f.window > kWidestWindow || f.window % kWindowTokens != 0) {
     return InvalidFlag("window",
@@ -56,19 +56,22 @@ absl::Status CheckValues(const RecallFlags& f) {
 
 // What says how many candidates collision has, and by what.
 absl::Status CheckShares(const RecallFlags& f) {
-  if (f.rho && !(*f.rho > 0 && *f.rho <= 1)) return InvalidFlag("rho", absl::StrCat(*f.rho, " is not in (0, 1]"));
+  if (f.rho && !(*f.rho > 0 && *f.rho <= 1))
+    return InvalidFlag("collision-fraction", absl::StrCat(*f.rho, " is not in (0, 1]"));
   if (f.paper_schedule()) {
     if (!f.collision() && !f.compare) {
       return InvalidFlag("schedule", "paper is collision's: it needs --compare or --coarse collision");
     }
-    if (f.rho) return InvalidFlag("rho", "--schedule paper sets it");
-    if (f.collision() && !f.betas.empty()) return InvalidFlag("beta", "--schedule paper sets collision's");
+    if (f.rho) return InvalidFlag("collision-fraction", "--schedule paper sets it");
+    if (f.collision() && !f.betas.empty())
+      return InvalidFlag("candidate-fraction", "--schedule paper sets collision's");
   }
   if (f.rho && !f.collision() && !f.compare) {
-    return InvalidFlag("rho", "is collision's: it needs --compare or --coarse collision");
+    return InvalidFlag("collision-fraction", "is collision's: it needs --compare or --coarse collision");
   }
   for (const double beta : f.betas) {
-    if (f.rho && *f.rho < beta) return InvalidFlag("rho", absl::StrCat(*f.rho, " is below --beta ", beta));
+    if (f.rho && *f.rho < beta)
+      return InvalidFlag("collision-fraction", absl::StrCat(*f.rho, " is below --candidate-fraction ", beta));
   }
   return absl::OkStatus();
 }
@@ -76,12 +79,18 @@ absl::Status CheckShares(const RecallFlags& f) {
 // --candidates runs methods of its own: whatever has no effect beside it is refused.
 absl::Status CheckEqual(const RecallFlags& f) {
   const std::pair<const char*, bool> others[] = {
-      {"beta", !f.betas.empty()},       {"rho", f.rho.has_value()},
-      {"schedule", f.paper_schedule()}, {"recall-target", !f.recall_targets.empty()},
-      {"compare", f.compare},           {"baseline", !f.baselines.empty()},
-      {"peers", !f.peers.empty()},      {"plot", !f.plot.empty()},
-      {"coarse", f.collision()},        {"centre", !f.centre.empty()},
-      {"codec", !f.codec.empty()},      {"scope", f.scope == "kv_head"},
+      {"candidate-fraction", !f.betas.empty()},
+      {"collision-fraction", f.rho.has_value()},
+      {"schedule", f.paper_schedule()},
+      {"recall-target", !f.recall_targets.empty()},
+      {"compare", f.compare},
+      {"baseline", !f.baselines.empty()},
+      {"peers", !f.peers.empty()},
+      {"plot", !f.plot.empty()},
+      {"coarse", f.collision()},
+      {"centre", !f.centre.empty()},
+      {"codec", !f.codec.empty()},
+      {"scope", f.scope == "kv_head"},
   };
   for (const auto& [flag, given] : others) {
     if (given) return InvalidFlag(flag, "has no effect beside --candidates, which names its methods itself");
@@ -102,25 +111,27 @@ void AddRecallFlags(CLI::App* app, RecallFlags* f) {
       ->group(data);
   app->add_option("--synthetic", f->data.synthetic, "gaussian, anisotropic, rope or drift, in place of a trace")
       ->group(data);
-  app->add_option("--num-keys", f->data.num_keys, "made-up keys")->capture_default_str()->group(data);
-  app->add_option("--head-dim", f->data.head_dim, "of made-up keys")->capture_default_str()->group(data);
-  app->add_option("--seed", f->data.seed, "of made-up keys")->check(NoSign())->capture_default_str()->group(data);
-  app->add_option("--num-queries", f->data.num_queries, "positions asked; absent: all of a trace, 64 made up")
+  app->add_option("--num-keys", f->data.num_keys, "synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--head-dim", f->data.head_dim, "of synthetic keys")->capture_default_str()->group(data);
+  app->add_option("--seed", f->data.seed, "of synthetic keys")->check(NoSign())->capture_default_str()->group(data);
+  app->add_option("--num-queries", f->data.num_queries, "positions asked; absent: all of a trace, 64 synthetic")
       ->group(data);
   app->add_option("--dtype", f->data.dtype,
-                  "of the stored keys: fp32, fp16 or bf16; absent: the trace's own, fp32 made up")
+                  "of the stored keys: fp32, fp16 or bf16; absent: the trace's own, fp32 where synthetic")
       ->transform(ValueOf("DType"))
       ->group(data);
   const char* search = "Search";
   app->add_option("--top-k", f->top_k, "keys wanted a query")->capture_default_str()->group(search);
-  app->add_option("--beta", f->betas, "share of the keys kept as candidates (default .05); several: .02,.05,.10")
+  app->add_option("--candidate-fraction,--beta", f->betas,
+                  "share of the keys kept as candidates (default .05); several: .02,.05,.10")
       ->delimiter(',')
       ->group(search);
   app->add_option("--recall-target", f->recall_targets,
                   "balanced: also, candidates by the predicted share of the exact top-k that they hold: .9,.99")
       ->delimiter(',')
       ->group(search);
-  app->add_option("--refine", f->refine, "survivors of the rerank scored exactly; below top-k: top-k, the paper's")
+  app->add_option("--rescore-k,--refine", f->refine,
+                  "survivors of the rerank scored exactly; below top-k: top-k, the paper's")
       ->capture_default_str()
       ->group(search);
   app->add_option("--codec", f->codec, "balanced, or rsq (ParisKV's); absent: balanced with --profile, else rsq")
@@ -142,11 +153,12 @@ void AddRecallFlags(CLI::App* app, RecallFlags* f) {
       ->transform(ValueOf("Coarse"))
       ->capture_default_str()
       ->group(search);
-  app->add_option("--rho", f->rho,
-                  "collision: share of the keys that the tiers cover, no less than beta; absent: .2, or beta if more")
+  app->add_option(
+         "--collision-fraction,--rho", f->rho,
+         "collision: share of the keys that the tiers cover, no less than candidates; absent: .2, or theirs if more")
       ->group(search);
   app->add_option("--schedule", f->schedule,
-                  "fixed: collision's shares are --beta and --rho; paper: its authors' by the length of the zone")
+                  "fixed: collision's shares are as given; paper: its authors' by the length of the zone")
       ->check(IsMember({"fixed", "paper"}))
       ->capture_default_str()
       ->group(search);
@@ -211,11 +223,11 @@ absl::Status CheckRecall(RecallFlags* f) {
 SearchParams SearchOf(const RecallFlags& f) {
   SearchParams p;
   p.top_k = f.top_k;
-  p.rho = f.rho.value_or(p.rho);
-  p.refine = f.refine;
+  p.collision_fraction = f.rho.value_or(p.collision_fraction);
+  p.rescore_k = f.refine;
   p.coarse = f.collision() ? Coarse::kCollision : Coarse::kSignIp;
   p.scope = f.scope == "kv_head" ? Scope::kPerKvHead : Scope::kPerQHead;
-  p.reduce = f.reduce == "max" ? GqaReduce::kMax : f.reduce == "mean" ? GqaReduce::kMean : GqaReduce::kSoftmaxSum;
+  p.gqa_reduce = f.reduce == "max" ? GqaReduce::kMax : f.reduce == "mean" ? GqaReduce::kMean : GqaReduce::kSoftmaxSum;
   return p;
 }
 

@@ -20,14 +20,14 @@ std::string NameOf(const SeineOptions& o) {
   const bool collision = o.search.coarse == Coarse::kCollision;
   const std::string centre = o.centre == Centre::kNone     ? "no centre"
                              : o.centre == Centre::kGlobal ? "global centre"
-                                                           : absl::StrCat("window ", o.centre_tokens);
+                                                           : absl::StrCat("window ", o.centre_window);
   if (TraitsOf(o.codec).needs_profile) {
     return absl::StrFormat("seine %s %g+%g, window %d, %s, refine %d", o.codec, o.coarse_bits,
-                           o.total_bits - o.coarse_bits, o.centre_tokens, o.profile ? "profile" : "own profile",
-                           std::max(o.search.refine, o.search.top_k));
+                           o.total_bits - o.coarse_bits, o.centre_window, o.profile ? "profile" : "own profile",
+                           std::max(o.search.rescore_k, o.search.top_k));
   }
   return absl::StrCat("seine ", o.codec, ", ", collision ? "collision" : "sign_ip", ", ", centre, ", refine ",
-                      std::max(o.search.refine, o.search.top_k));
+                      std::max(o.search.rescore_k, o.search.top_k));
 }
 
 absl::Status CheckBits(const SeineOptions& options) {
@@ -68,11 +68,11 @@ absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& in
   o.search = SearchOf(f);
   const std::string centre = !f.centre.empty() ? f.centre : f.collision() ? "none" : "window";
   o.centre = CentreOf(centre);
-  o.centre_tokens = f.window;
+  o.centre_window = f.window;
   o.group = o.search.scope == Scope::kPerKvHead ? info.group : 1;
   o.dtype = info.dtype;
   o.betas = f.paper_schedule() && f.collision() ? std::vector<double>{PaperSchedule(info.num_keys()).beta} : f.betas;
-  if (f.paper_schedule() && f.collision()) o.search.rho = PaperSchedule(info.num_keys()).rho;
+  if (f.paper_schedule() && f.collision()) o.search.collision_fraction = PaperSchedule(info.num_keys()).rho;
   o.recall_targets = f.recall_targets;
   o.with_exact = true;
   o.name = NameOf(o);
@@ -86,7 +86,7 @@ SeineOptions Paper(const SeineOptions& primary) {
   o.recall_targets.clear();
   o.search.coarse = Coarse::kCollision;
   o.centre = Centre::kNone;
-  o.search.refine = o.search.top_k;
+  o.search.rescore_k = o.search.top_k;
   o.with_exact = false;
   o.name = absl::StrCat("paper: ", NameOf(o).substr(6));
   return o;
@@ -97,7 +97,7 @@ SeineOptions PaperBySchedule(const SeineOptions& primary) {
   const PaperShares shares = PaperSchedule(primary.data.num_keys());
   SeineOptions o = Paper(primary);
   o.betas = {shares.beta};
-  o.search.rho = shares.rho;
+  o.search.collision_fraction = shares.rho;
   o.candidates.clear();
   absl::StrAppendFormat(&o.name, ", authors' schedule (beta %g, rho %g)", shares.beta, shares.rho);
   return o;
@@ -108,7 +108,7 @@ SeineOptions Rsq(const SeineOptions& primary) {
   SeineOptions o = primary;
   o.codec = DefaultCodec(/*with_profile=*/false).name;
   o.recall_targets.clear();
-  o.search.refine = std::max(200, primary.search.top_k);
+  o.search.rescore_k = std::max(200, primary.search.top_k);
   o.with_exact = false;
   o.name = NameOf(o);
   return o;

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kBuckets = 64;        // of the decode part, over time
 constexpr int64_t kRecentTokens = 512;  // of the prefill, that the trigger's threshold is measured on
 constexpr int kPrefillInterval = 16;    // the prefill's tokens are all at hand, so that it may learn in smaller steps
-constexpr int64_t kCalibrationKeys = 4096;  // made up, before the drift
+constexpr int64_t kCalibrationKeys = 4096;  // synthetic, before the drift
 
 struct MethodSpec {
   const char* name;
@@ -207,7 +207,7 @@ class HeadMeasure {
                                  ? moments.k_moment[head.kv_head]
                                  : CarryMoment(moments.k_moment[head.kv_head], options_.rope, 0, options_.carried_to);
       } else {
-        auto made = MadeUpCalibration(stream.name == "keys_pre_rope");
+        auto made = SyntheticCalibration(stream.name == "keys_pre_rope");
         if (!made.ok()) return made.status();
         stream.calibration = *std::move(made);
       }
@@ -216,7 +216,7 @@ class HeadMeasure {
   }
 
   // Drawn before anything drifts: the keys' own distribution where it stands still.
-  absl::StatusOr<Eigen::MatrixXd> MadeUpCalibration(bool undo_rope) const {
+  absl::StatusOr<Eigen::MatrixXd> SyntheticCalibration(bool undo_rope) const {
     auto kind = SyntheticKindOf(data_.synthetic);
     if (!kind.ok()) return kind.status();
     if (*kind == SyntheticKind::kDrift) kind = SyntheticKind::kAnisotropic;

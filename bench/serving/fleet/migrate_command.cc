@@ -44,7 +44,7 @@ void AddFlags(CLI::App* app, Flags* f) {
   app->add_option("--kv-heads", b.num_kv_heads, "KV heads")->capture_default_str();
   app->add_option("--head-dim", b.head_dim, "coordinates of a key")->capture_default_str();
   app->add_option("--moves", b.moves, "moves, there and back")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
+  app->add_option("--seed", b.seed, "of the synthetic keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();

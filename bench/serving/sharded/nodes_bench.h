@@ -23,7 +23,7 @@ struct NodesOptions {
   uint64_t seed = 1;
 };
 
-// Medians over steps. A step attends; its keys and values are made up.
+// Medians over steps. A step attends; its keys and values are synthetic.
 struct NodesPoint {
   int64_t num_keys = 0;  // a node
   double node_us = 0;    // the index of one node, as its server says; no other node works meanwhile

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kNodesDescription[] =
     "What one layer's step takes of several nodes on this machine, and of the engine that asks them: the constants of "
-    "a plan for many more, which python -m seine_kv.sharded.simulate draws. A step attends; keys are made up.\n"
+    "a plan for many more, which python -m seine_kv.sharded.simulate draws. A step attends; keys are synthetic.\n"
     "\n"
     "node: the index of one node, while the others rest. step: the same as the engine sees it. all: all nodes at once, "
     "merged; they share this machine's cores. engine: the engine's processor time of that, a node. merge: of it, the "
@@ -47,7 +47,7 @@ void AddFlags(CLI::App* app, NodesFlags* f) {
   app->add_option("--head-dim", b.head_dim, "coordinates of a key")->capture_default_str();
   app->add_option("--top-k", b.top_k, "keys wanted a query head, of each node")->capture_default_str();
   app->add_option("--steps", b.steps, "steps")->capture_default_str();
-  app->add_option("--seed", b.seed, "of the made-up keys")->check(NoSign())->capture_default_str();
+  app->add_option("--seed", b.seed, "of the synthetic keys")->check(NoSign())->capture_default_str();
   app->add_option("-o,--output", f->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();

@@ -27,12 +27,12 @@ absl::Status CheckWireText(const CLI::App& command);
 // Whether -o json or --output json is given, for errors of a command line that does not parse.
 bool WantsJson(int argc, char** argv);
 
-// The flag of `command` that sets a request's field ("spec.retrieval.beta": --beta); empty where none does.
+// The flag of `command` that sets a request's field ("spec.retrieval.rescore_k": --rescore-k); empty where none does.
 std::string FlagOfField(const CLI::App& command, const std::string& field);
 
-// A server's error about a field in the words of the command line: "beta: 2 is not in [0, 1]" with the field
-// spec.retrieval.beta becomes "llama: --beta: 2 is not in [0, 1] (spec.retrieval.beta)". `object` is what the command
-// is about (index, or index/sequence), empty where it is about none.
+// A server's error about a field in the words of the command line: "rescore_k: -1 is not in [0, 9]" with the field
+// spec.retrieval.rescore_k becomes "llama: --rescore-k: -1 is not in [0, 9] (spec.retrieval.rescore_k)". `object` is
+// what the command is about (index, or index/sequence), empty where it is about none.
 ErrorReport InWordsOfTheCommandLine(const CLI::App& command, const std::string& object, const absl::Status& status);
 
 // The report with the command that helps behind its text, as "(next: seine index list)", where there is one: what there

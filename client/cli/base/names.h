@@ -20,7 +20,7 @@ struct NameTable {
 
 inline constexpr NameTable<client::RetainedReport> kReportNames{"RetainedReport"};
 inline constexpr NameTable<client::KeyFrame> kKeyFrameNames{"KeyFrame"};
-inline constexpr NameTable<client::Path> kPathNames{"Path"};
+inline constexpr NameTable<client::SearchMode> kSearchModeNames{"SearchMode"};
 
 template <typename Enum>
 std::string NameOf(const NameTable<Enum>& table, Enum value) {

@@ -97,7 +97,7 @@ void AddEvictionFields(const v1::EvictionSettings* eviction, Json* json) {
   (*json)["evict_budget"] = is ? Json(eviction->budget().tokens()) : Json();
   Json budget;
   AddFields(*v1::Budget::descriptor(), is ? &eviction->budget() : nullptr, "evict_", &budget);
-  for (const char* name : {"evict_heads", "evict_safeguard", "evict_beta"}) (*json)[name] = budget[name];
+  for (const char* name : {"evict_heads", "evict_safeguard", "evict_pyramid_ratio"}) (*json)[name] = budget[name];
   AddFields(*v1::Keep::descriptor(), is ? &eviction->keep() : nullptr, "evict_", json);
   AddFields(*v1::EvictionSettings::descriptor(), eviction, "evict_", json);
   json->erase("evict_filters_file");

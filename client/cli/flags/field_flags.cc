@@ -6,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/cli/base/names.h"
 #include "profile/spelling.h"
+#include "proto/fields/find_field.h"
 #include "seine/v1/flag.pb.h"
 
 namespace seine::cli {
@@ -24,6 +25,12 @@ std::string NameOf(const FieldDescriptor& field) {
   return own.empty() ? absl::StrReplaceAll(field.name(), {{"_", "-"}}) : own;
 }
 
+// Flags of a field: its own, and that of its older name.
+std::string FlagsOf(const FlagGroup& group, const FieldDescriptor& field) {
+  const std::string older = OlderName(field), name = group.prefix + NameOf(field);
+  return older.empty() ? name : absl::StrCat(name, ",", group.prefix, absl::StrReplaceAll(older, {{"_", "-"}}));
+}
+
 std::string HelpOf(const FieldDescriptor& field) {
   const v1::Flag& flag = FlagOf(field);
   std::string help = flag.help();
@@ -36,7 +43,7 @@ template <typename Value, typename Set>
 CLI::Option* Add(const FlagGroup& group, const FieldDescriptor* field, const std::function<Message*()>& message,
                  const std::string& help, Set set) {
   return group.command->add_option_function<Value>(
-      group.prefix + NameOf(*field),
+      FlagsOf(group, *field),
       [=](const Value& value) {
         Message* const to = message();
         set(to->GetReflection(), to, field, value);
@@ -103,7 +110,7 @@ CLI::Option* AddFlag(const FlagGroup& group, const FieldDescriptor* field, const
     default:  // bool, the only one that is left
       if (field->has_presence()) return AddBool(group, field, message, help);
       return group.command->add_flag_callback(
-          group.prefix + NameOf(*field),
+          FlagsOf(group, *field),
           [=] {
             Message* const to = message();
             to->GetReflection()->SetBool(to, field, true);

@@ -15,7 +15,7 @@ inline constexpr char kSelection[] = "What to select";  // the group's name
 inline void AddSelectorFlags(const FlagGroup& group, v1::Selector* selector, const std::vector<std::string>& but = {}) {
   AddFieldFlags(
       group, *v1::Selector::descriptor(), [selector] { return selector; }, but);
-  group.command->get_option("--recall-target")->excludes(group.command->get_option("--beta"));
+  group.command->get_option("--recall-target")->excludes(group.command->get_option("--candidate-fraction"));
 }
 
 }  // namespace seine::cli

@@ -84,7 +84,7 @@ void PrintLine(const std::string& line) {
 std::string OneLine(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 // Tells of a family once it is done; without --each, JSON has them all at the end.
-void Tell(const Session& session, bool each, const client::DrainedFamily& one) {
+void Report(const Session& session, bool each, const client::DrainedFamily& one) {
   if (!session.json) PrintLine(LineOf(one));
   if (session.json && each) PrintLine(OneLine(ToJson(one)));
 }
@@ -128,7 +128,7 @@ absl::Status Drain(const Session& session, const DrainArguments& arguments) {
   client::DrainOptions options;
   options.targets = connected.targets;
   options.bytes_per_second = arguments.bytes_per_second;
-  options.progress = [&](const client::DrainedFamily& one) { Tell(session, arguments.each, one); };
+  options.progress = [&](const client::DrainedFamily& one) { Report(session, arguments.each, one); };
   options.stop = [] { return stopped.load(); };
   StopBySignals();
   const auto drained = client::Drain(session.client.get(), options);

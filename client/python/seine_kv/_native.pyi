@@ -316,16 +316,16 @@ class Stream:
         """Applies the appends in order, then retrieves for the items, or attends where there is an attention.
 
         appends: seine_kv.messages.Append, or what has its attributes; items: messages.Item; selector: a dict of top_k
-        or mass_p (p, floor, cap), scope, gqa_reduce, beta, recall_target, refine, with_scores, exact; attention:
+        or mass_p (p, floor, cap), scope, gqa_reduce, candidate_fraction, recall_target, rescore_k, with_scores, exact; attention:
         messages.Attention. Returns (append_errors, answers, attended, server_us, error, retained):
 
         append_errors: None or (code, message, field, reason, retry_delay), one an append. answers: one dict an item, none in a step
         with attention, with the fields of messages.Answer: path ("index", "dense", "exact", "gate"), num_tokens, zone_begin,
         zone_end, all_returned, positions int32 [sets, top_k], counts int32 [sets], scores float32 [sets, top_k] or
-        None, dense_positions (a list of int32 arrays), error, codes_outgrown, masses float32 [sets] or None, capped.
+        None, dense_positions (a list of int32 arrays), error, codes_stale, masses float32 [sets] or None, capped.
         attended: one dict an item in a step with attention, with the fields of messages.Attended: path, num_tokens,
         output float32 [num_q_heads, head_dim] or None, log_sum_exp float32 [num_q_heads] or None, attended_tokens,
-        tail, selected (such a dict as answers have, with with_positions, or None), error, codes_outgrown. server_us:
+        tail, selected (such a dict as answers have, with with_positions, or None), error, codes_stale. server_us:
         microseconds in the index. error: of the whole step, which then has changed nothing. retained: one dict an
         append where any has a report, with the fields of messages.Retained; None of one without, or that failed.
 

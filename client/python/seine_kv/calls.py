@@ -100,9 +100,9 @@ class Calls(LayerCalls):
         zones: dict of sink, local, update_buffer, dense_threshold, in tokens.
         codec: dict of name ("balanced", "rsq"), profile, horizon (tokens), coarse_bits and total_bits (a coordinate),
           seed, centre ("none", "global", "window"), centre_window.
-        retrieval: dict of top_k, beta, refine, coarse ("sign_ip", "collision"), rho, softmax_scale, scope
-        ("per_kv_head",
-          "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean").
+        retrieval: dict of top_k, candidate_fraction, rescore_k, coarse ("sign_ip", "collision"), collision_fraction,
+          softmax_scale, scope ("per_kv_head", "per_q_head"), gqa_reduce ("softmax_sum", "max", "mean"). The names
+          of before, beta, refine and rho, are taken as well.
         kv_store: "none", "keys", "keys_values".
         eviction: what the index evicts by itself. A dict of scorer, budget and keep, as of evict, interval (tokens),
           profile, horizon (tokens: qfilters from a profile), filters (qfilters in place of a profile: [num_layers,
@@ -262,8 +262,8 @@ class Calls(LayerCalls):
         """One Answer an Item, each with its own `error`.
 
         selector: top_k=, or mass_p=(p, floor, cap), the smallest set of floor to cap tokens that reaches the share p of
-        the zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; beta= or recall_target=; refine=;
-        with_scores=True; exact=True (read every stored key). What is left out takes the index's setting.
+        the zone's softmax mass; scope= "per_kv_head" or "per_q_head"; gqa_reduce=; candidate_fraction= (once beta=) or recall_target=;
+        rescore_k= (once refine=); with_scores=True; exact=True (read every stored key). What is left out takes the index's setting.
         """
         return self._answers(list(items), settings.selector_of(**selector), None)
 

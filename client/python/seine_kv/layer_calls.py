@@ -42,7 +42,7 @@ class LayerCalls:
         """Cuts a layer back to a budget and returns Evicted; with dry_run says what would be kept.
 
         budget: tokens a head, or dict of tokens or ratio (the share that goes), heads ("uniform", "adaptive",
-        "pyramid"), safeguard, beta. scorer: a name, or dict of name and its options. keep, within the budget whatever
+        "pyramid"), safeguard, pyramid_ratio. scorer: a name, or dict of name and its options. keep, within the budget whatever
         the score: dict of sinks and recent (first and last positions, counts), recent_share (of the budget, for the
         last positions), positions (an array of any). given, for the scorers that need it: queries [positions,
         num_q_heads, head_dim] of the last positions, filters [num_kv_heads, head_dim] float32, scores (one float32

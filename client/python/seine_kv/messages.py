@@ -119,10 +119,15 @@ class Answer:
     # One array a KV head once tokens of the layer were evicted: what is visible besides its sets, not the ranges.
     dense_positions: list[np.ndarray] = field(default_factory=list)
     error: Optional[SeineError] = None  # this item's own failure; the rest is then empty
-    codes_outgrown: bool = False  # the codes are made for other positions than the layer has: recall may be lower
+    codes_stale: bool = False  # the codes are made for other positions than the layer has: recall may be lower
     # float32 [sets] under mass_p: the estimated softmax mass of the zone that each set holds.
     masses: Optional[np.ndarray] = None
     capped: bool = False  # under mass_p: its cap ended some set before the mass reached p
+
+    @property
+    def codes_outgrown(self) -> bool:
+        """The name that codes_stale had."""
+        return self.codes_stale
 
     def set(self, i: int) -> np.ndarray:
         """Positions of set i, ascending."""
@@ -160,7 +165,12 @@ class Attended:
     tail: bool  # whether it was counted in
     selected: Optional[Answer] = None
     error: Optional[SeineError] = None  # this item's own failure; output and log_sum_exp are then None
-    codes_outgrown: bool = False  # as Answer's
+    codes_stale: bool = False  # as Answer's
+
+    @property
+    def codes_outgrown(self) -> bool:
+        """The name that codes_stale had."""
+        return self.codes_stale
 
 
 @dataclass

@@ -94,7 +94,7 @@ class Sequence:
         """The tokens that matter to `queries`, [num_q_heads, head_dim], after RoPE.
 
         selector: top_k=100, or mass_p=(share, floor, cap); scope="per_kv_head" (the usual) or "per_q_head": what one
-        set is of; beta, recall_target, refine, with_scores=True, exact=True: as of Client.retrieve_batch. The answer's
+        set is of; candidate_fraction, recall_target, rescore_k, with_scores=True, exact=True: as of Client.retrieve_batch. The answer's
         .set(i) has the positions of head i, ascending; .visible(i) has with them what is always visible. .positions and
         .scores, [heads, top_k], hold all, padded with -1.
         """

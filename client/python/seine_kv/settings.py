@@ -75,6 +75,10 @@ def check_append(append: Append) -> None:
     wanted_of(append.retained)
 
 
+# Names that settings had before, which are still taken: the json_name of their fields.
+OLDER_NAMES = {"beta": "candidate_fraction", "refine": "rescore_k", "rho": "collision_fraction"}
+
+
 def selector_of(**selector: Any) -> dict[str, Any]:
     """The keyword arguments of a call that select, without those that are None. mass_p is a tuple (p, floor, cap)."""
     given = {name: value for name, value in selector.items() if value is not None}
@@ -132,7 +136,7 @@ def given_of(
     softmax_scale: Optional[float] = None,
     output_projection: Any = None,
 ) -> dict[str, Any]:
-    """What scorers may need besides the keys: the wire's Given."""
+    """What scorers may need besides the keys: the wire's ScorerInputs."""
     return {
         "queries": None if queries is None else as_array(queries),
         "filters": None if filters is None else np.asarray(filters, np.float32),

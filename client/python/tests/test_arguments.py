@@ -37,6 +37,15 @@ def chat(client, keys):
     return chat
 
 
+def test_names_of_before_are_taken(client):
+    older = {"beta": 0.1, "refine": 300, "rho": 0.3}
+    made = client.create_index("older", retrieval=older, **SHAPE)["spec"]["retrieval"]
+    names = ("candidate_fraction", "rescore_k", "collision_fraction")
+    assert [made[name] for name in names] == pytest.approx(list(older.values()))
+    with pytest.raises(ValueError, match="beta and candidate_fraction are one setting"):
+        client.create_index("both", retrieval={"beta": 0.1, "candidate_fraction": 0.1}, **SHAPE)
+
+
 # Words ------------------------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +236,7 @@ def test_visible_is_what_attention_attends(client, keys):
         else:
             client.evict(sequence, 0, -append, "knorm")
         for scope, group in (("per_q_head", 1), ("per_kv_head", 2)):
-            attended = client.attend(sequence, 0, queries, Attention(tail=False, with_positions=True), top_k=5, scope=scope, beta=0.05)
+            attended = client.attend(sequence, 0, queries, Attention(tail=False, with_positions=True), top_k=5, scope=scope, candidate_fraction=0.05)
             assert attended.path == path
             for head in range(4):
                 rows = keys[attended.selected.visible(head // group), head // 2].astype(np.float64)

@@ -74,8 +74,8 @@ CellConfig Attention::ConfigOf(const CacheFacts& facts) const {
                      .rope = facts.rope};
   const Settings& s = settings();
   config.search.top_k = s.top_k;
-  config.search.beta = s.beta;
-  config.search.refine = s.refine;
+  config.search.candidate_fraction = s.beta;
+  config.search.rescore_k = s.refine;
   config.search.softmax_scale = facts.scale;
   config.softcap = facts.softcap;
   config.rotation = facts.rotation;

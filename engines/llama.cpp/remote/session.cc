@@ -68,8 +68,8 @@ v1::IndexSpec SpecOf(const SessionConfig& c) {
     spec.mutable_codec()->set_coarse_bits(bits.coarse);
     spec.mutable_codec()->set_total_bits(bits.total);
   }
-  spec.mutable_retrieval()->set_beta(c.beta);
-  spec.mutable_retrieval()->set_refine(c.refine);
+  spec.mutable_retrieval()->set_candidate_fraction(c.beta);
+  spec.mutable_retrieval()->set_rescore_k(c.refine);
   spec.mutable_retrieval()->set_softmax_scale(c.scale);
   spec.mutable_retrieval()->set_gate(c.gate);
   spec.set_kv_store(v1::KV_STORE_KEYS_VALUES);

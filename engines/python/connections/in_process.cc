@@ -93,9 +93,9 @@ absl::StatusOr<ItemView> ViewOf(const client::RetrieveItem& item) {
   return view;
 }
 
-client::Path PathOf(Path path) { return static_cast<client::Path>(static_cast<int>(path) + 1); }
-static_assert(static_cast<int>(client::Path::kIndex) == static_cast<int>(Path::kIndex) + 1 &&
-              static_cast<int>(client::Path::kGate) == static_cast<int>(Path::kGate) + 1);
+client::SearchMode ModeOf(SearchMode mode) { return static_cast<client::SearchMode>(static_cast<int>(mode) + 1); }
+static_assert(static_cast<int>(client::SearchMode::kIndex) == static_cast<int>(SearchMode::kIndex) + 1 &&
+              static_cast<int>(client::SearchMode::kGate) == static_cast<int>(SearchMode::kGate) + 1);
 
 template <typename T>
 std::vector<T> Padded(const std::vector<std::vector<T>>& rows, const client::Answer& shape, T padding) {
@@ -110,15 +110,15 @@ client::Answer ValueOf(const AnswerShape& shape, ItemAnswer answer) {
   client::Answer out;
   out.status = AsClientHasIt(answer.status);
   if (!out.status.ok()) return out;
-  out.path = PathOf(answer.path);
+  out.path = ModeOf(answer.path);
   out.num_tokens = answer.num_tokens;
-  out.zone_begin = answer.dense_begin;
-  out.zone_end = answer.dense_end;
+  out.zone_begin = answer.zone_begin;
+  out.zone_end = answer.zone_end;
   out.all_returned = answer.all_returned;
-  out.codes_outgrown = answer.codes_outgrown;
+  out.codes_stale = answer.codes_stale;
   out.capped = answer.capped;
   out.num_sets = shape.sets;
-  out.width = answer.path == Path::kDense ? 0 : shape.width;
+  out.width = answer.path == SearchMode::kDense ? 0 : shape.width;
   out.positions = Padded(answer.positions, out, -1);
   out.counts.resize(shape.sets);
   for (size_t s = 0; s < answer.positions.size() && s < out.counts.size(); ++s) {
@@ -134,7 +134,7 @@ client::Attended ValueOf(const AnswerShape& shape, AttendAnswer answer) {
   client::Attended out;
   out.status = AsClientHasIt(answer.status);
   if (!out.status.ok()) return out;
-  out.path = PathOf(answer.path);
+  out.path = ModeOf(answer.path);
   out.num_tokens = answer.num_tokens;
   out.num_q_heads = shape.num_q_heads;
   out.head_dim = shape.head_dim;
@@ -143,7 +143,7 @@ client::Attended ValueOf(const AnswerShape& shape, AttendAnswer answer) {
   out.log_sum_exp = std::move(answer.log_sum_exp);
   out.attended_tokens = answer.attended_tokens;
   out.tail = answer.tail;
-  out.codes_outgrown = answer.codes_outgrown;
+  out.codes_stale = answer.codes_stale;
   if (shape.with_positions) out.selected = ValueOf(shape, std::move(answer.selected));
   return out;
 }
@@ -170,10 +170,10 @@ class ValueTaker final : public StepTaker {
     }
     return 0;  // no message is to hold it
   }
-  void Take(size_t item, const AnswerShape& shape, ItemAnswer answer) override {
+  void TakeAnswer(size_t item, const AnswerShape& shape, ItemAnswer answer) override {
     out_->answers[item] = ValueOf(shape, std::move(answer));
   }
-  void Take(size_t item, const AnswerShape& shape, AttendAnswer answer) override {
+  void TakeAnswer(size_t item, const AnswerShape& shape, AttendAnswer answer) override {
     out_->attended[item] = ValueOf(shape, std::move(answer));
   }
 

@@ -53,7 +53,7 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
                      .head_dim = head_dim,
                      .dtype = DType::kFloat16,
                      .rope = {}};
-  config.search.top_k = top_k, config.search.beta = beta, config.search.refine = refine;
+  config.search.top_k = top_k, config.search.candidate_fraction = beta, config.search.rescore_k = refine;
   config.search.softmax_scale = scale;
   config.sink = sink, config.local = local, config.tail = tail, config.softcap = softcap;
   config.capacity = max_tokens, config.shortest = min_tokens;

@@ -79,6 +79,10 @@ def test_short_forms():
     for alias, word in (("fp32", "float32"), ("fp16", "float16"), ("bf16", "bfloat16")):
         assert _native.checked("Geometry", {"dtype": alias})["dtype"] == word
     assert _native.checked("Selector", {"scope": "q_head"})["scope"] == "per_q_head"
+    for older, name in (("beta", "candidate_fraction"), ("refine", "rescore_k")):
+        assert _native.checked("Selector", {older: 1})[name] == 1
+        with pytest.raises(ValueError, match=f"{older} and {name} are one setting"):
+            _native.checked("Selector", {older: 1, name: 1})
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def tensors():
 
 def test_arrays_of_every_kind():
     for name, (given, read) in tensors().items():
-        back = _native.checked("Given", {"queries": given})["queries"]
+        back = _native.checked("ScorerInputs", {"queries": given})["queries"]
         assert same(back, np.ascontiguousarray(read).reshape(read.shape)), name
         assert back.flags.writeable and back.flags.c_contiguous
 
@@ -239,4 +243,4 @@ def test_arrays_that_are_none():
         (torch.zeros(2, device="meta"), (TypeError, NotImplementedError)),  # torch's own
     ):
         with pytest.raises(error):
-            _native.checked("Given", {"queries": wrong})
+            _native.checked("ScorerInputs", {"queries": wrong})

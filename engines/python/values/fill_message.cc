@@ -9,6 +9,7 @@
 #include "engines/python/values/arrays.h"
 #include "engines/python/values/enum_words.h"
 #include "engines/python/values/message_dict.h"
+#include "proto/fields/find_field.h"
 #include "seine/v1/common.pb.h"
 #include "seine/v1/eviction.pb.h"
 #include "seine/v1/retrieval_service.pb.h"
@@ -195,16 +196,20 @@ void FillMessage(nb::handle settings, const std::string& path, const char* what,
   }
   const pb::Descriptor& type = *message->GetDescriptor();
   std::map<const pb::OneofDescriptor*, std::string> taken;
+  std::map<const pb::FieldDescriptor*, std::string> given;
   for (nb::handle item : nb::iter(settings.attr("items")())) {
     const nb::handle value = item[1];
     const std::string name = nb::cast<std::string>(nb::str(item[0]));
-    const pb::FieldDescriptor* field = type.FindFieldByName(name);
+    const pb::FieldDescriptor* field = FindField(type, name);
     if (field == nullptr) {
       std::vector<std::string> known;
       for (int i = 0; i < type.field_count(); ++i) known.push_back(type.field(i)->name());
       ThrowValue(absl::StrCat(named, ": unknown setting ", name, "; there are ", absl::StrJoin(known, ", ")));
     }
     if (value.is_none()) continue;
+    if (const auto [other, only] = given.emplace(field, name); !only) {
+      ThrowValue(absl::StrCat(named, ": ", other->second, " and ", name, " are one setting"));
+    }
     if (field->containing_oneof() != nullptr) {
       const auto [first, only] = taken.emplace(field->containing_oneof(), name);
       if (!only) ThrowValue(absl::StrCat(named, ": ", first->second, " and ", name, " exclude each other"));

@@ -235,7 +235,7 @@ bool PrepareEmpty(const SearchTask& task, const SearchParams& params, SearchOutp
 size_t WorkspaceOf(const SearchTask& t, const SearchParams& params) {
   int64_t dense = 0;
   for (const DenseRun& run : t.dense) dense += run.count;
-  const double usual = t.codec->UsualShare(t.num_keys);
+  const double usual = t.codec->DefaultCandidateFraction(t.num_keys);
   return WorkspaceAtMost(params, t.codec->layout(), usual, t.num_keys, t.group, dense, t.refine_all);
 }
 

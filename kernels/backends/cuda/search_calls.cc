@@ -49,7 +49,7 @@ SearchItem ItemOf(const SearchTask& t, const CodecTables* codec, ViewWriter* vie
   item.segments = views->Put(t.segments, sizes.segments);
   item.segment_keys = t.segment_keys;
   item.num_keys = t.num_keys;
-  item.usual_share = t.codec->UsualShare(t.num_keys);
+  item.usual_share = t.codec->DefaultCandidateFraction(t.num_keys);
   item.zone_begin = t.zone_begin;
   if (t.shared_centre != nullptr) {
     item.shared_centre = views->Put(t.shared_centre->values.data(), sizes.centre);

@@ -150,7 +150,7 @@ class BalancedCodec final : public Codec {
       coarse += o.coarse_bits[i];
       total += o.total_bits[i];
     }
-    layout_ = BalancedLayout(o.head_dim, coarse, total, o.centre_tokens);
+    layout_ = BalancedLayout(o.head_dim, coarse, total, o.centre_window);
     nibbles_ = coarse / 4;
     assert(coarse % 4 == 0 && layout_.coarse_bytes + layout_.fine_bytes - 1 <= kMaxBalancedBytes);
     MakeTables(o);
@@ -197,7 +197,7 @@ class BalancedCodec final : public Codec {
   }
 
   void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const override {
-    const int dim = layout_.head_dim, step = layout_.centre_tokens;
+    const int dim = layout_.head_dim, step = layout_.centre_window;
     assert(num_keys % step == 0 && shared == nullptr);
     static thread_local std::vector<float> rows, centre;
     rows.resize(static_cast<size_t>(step) * dim);
@@ -238,8 +238,8 @@ class BalancedCodec final : public Codec {
 
   // The zone's best lie ever further out the longer it is: from kUsualKeys on, candidates grow with the root of its
   // length, and recall still rises (docs/decisions/codecs/0032-share-falls-with-length.md). Two bits mistake few keys.
-  double UsualShare(int64_t num_keys) const override {
-    return (layout_.two_bits() ? kTwoBitShare : kUsualShare) *
+  double DefaultCandidateFraction(int64_t num_keys) const override {
+    return (layout_.two_bits() ? kTwoBitShare : kDefaultCandidateFraction) *
            std::sqrt(std::min(1.0, kUsualKeys / static_cast<double>(num_keys)));
   }
 
@@ -399,12 +399,12 @@ class BalancedCodec final : public Codec {
 
 }  // namespace
 
-CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_tokens) {
+CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_window) {
   CodeLayout layout;
   layout.head_dim = head_dim;
   layout.coarse_bytes = RoundUp4((coarse_bits + 7) / 8);
   layout.fine_bytes = (total_bits - coarse_bits + 7) / 8 + 1;
-  layout.centre_tokens = centre_tokens;
+  layout.centre_window = centre_window;
   return layout;
 }
 
@@ -422,14 +422,14 @@ constinit const CodecTraits kBalancedTraits = {
     .layout =
         [](const CodecSpec& spec) {
           const auto bits = [&](double each) { return static_cast<int>(std::lround(each * spec.head_dim)); };
-          return BalancedLayout(spec.head_dim, bits(spec.coarse_bits), bits(spec.total_bits), spec.centre_tokens);
+          return BalancedLayout(spec.head_dim, bits(spec.coarse_bits), bits(spec.total_bits), spec.centre_window);
         },
     .make =
         [](const CodecSpec& spec, const CodecTransform* transform) {
           assert(transform != nullptr);
           const CodecTransform& t = *transform;
           return MakeBalancedCodec({spec.head_dim, t.key_map, t.query_map, t.lambda, t.coarse_bits, t.total_bits,
-                                    spec.centre_tokens, t.key_scale});
+                                    spec.centre_window, t.key_scale});
         },
     .accepts = &Accepts,
     .distortion = [](int total, int kept) { return double{GaussianQuantiserOf(total).distortion[kept]}; },

@@ -80,7 +80,7 @@ SEINE_BODY void LoadWindow(Block& block, WindowShared<kDim>& s, const EncodeItem
 template <typename Block, int kDim, typename Turn>
 SEINE_BODY void MakeCentre(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn) {
   const CodeLayout& layout = item.codec->layout;
-  const int dim = layout.head_dim, tokens = layout.centre_tokens;
+  const int dim = layout.head_dim, tokens = layout.centre_window;
   const float share = 1.0f / static_cast<float>(tokens);
   for (int w = 0; w < tokens; w += kWindowTokens) {
     LoadWindow(block, s, item, first + w, turn);
@@ -105,7 +105,7 @@ SEINE_BODY void ForEachWindow(Block& block, WindowShared<kDim>& s, const EncodeI
                               Encode encode) {
   const CodeLayout& layout = item.codec->layout;
   const int dim = layout.head_dim, keys = UnitKeys(layout);
-  const bool own = layout.centre_tokens > 0, centred = own || item.shared_centre != nullptr;
+  const bool own = layout.centre_window > 0, centred = own || item.shared_centre != nullptr;
   if (own) {
     MakeCentre(block, s, item, first, turn);
   } else if (centred) {

@@ -30,7 +30,7 @@ struct EncodeUnit {
   int32_t item = 0, first = 0;
 };
 SEINE_HD inline int UnitKeys(const CodeLayout& layout) {
-  return layout.centre_tokens > kWindowTokens ? layout.centre_tokens : kWindowTokens;
+  return layout.centre_window > kWindowTokens ? layout.centre_window : kWindowTokens;
 }
 
 // What the kernel is given, by value. All items are of one kind of codec and one head_dim; one block a unit.

@@ -22,12 +22,12 @@ struct BalancedOptions {
   std::vector<float> lambda;          // [head_dim] positive, descending
   std::vector<uint8_t> coarse_bits;   // [head_dim] at most 4 each, filling whole nibbles with whole coordinates
   std::vector<uint8_t> total_bits;    // [head_dim] at most 6 each, never below coarse_bits; kMaxBalancedBytes in all
-  int centre_tokens = 64;             // a multiple of 64
+  int centre_window = 64;             // a multiple of 64
   std::vector<float> key_scale = {};  // CodecTransform's
 };
 std::shared_ptr<const Codec> MakeBalancedCodec(const BalancedOptions& options);
 // The layout of any balanced codec whose bits add up to these over a key's coordinates.
-CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_tokens);
+CodeLayout BalancedLayout(int head_dim, int coarse_bits, int total_bits, int centre_window);
 
 extern const CodecTraits kBalancedTraits;
 

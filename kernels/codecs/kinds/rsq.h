@@ -16,7 +16,7 @@ struct RsqOptions {
   int head_dim = 128;  // a multiple of 16 in [32, 512]
   uint64_t seed = 1;   // of the SRHT's signs
   Centre centre = Centre::kWindow;
-  int centre_tokens = 64;  // Centre::kWindow: a multiple of 64
+  int centre_window = 64;  // Centre::kWindow: a multiple of 64
 };
 std::shared_ptr<const Codec> MakeRsqCodec(const RsqOptions& options);
 

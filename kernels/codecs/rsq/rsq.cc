@@ -59,11 +59,11 @@ CodeLayout LayoutOf(const RsqOptions& o) {
   layout.head_dim = o.head_dim;
   layout.coarse_bytes = (o.head_dim / kSubvector + 3) / 4 * 4;
   layout.fine_bytes = o.head_dim / 2;  // three bit planes and head_dim / 8 weights
-  layout.centre_tokens = o.centre == Centre::kWindow ? o.centre_tokens : 0;
+  layout.centre_window = o.centre == Centre::kWindow ? o.centre_window : 0;
   return layout;
 }
 
-RsqOptions OptionsOf(const CodecSpec& spec) { return {spec.head_dim, spec.seed, spec.centre, spec.centre_tokens}; }
+RsqOptions OptionsOf(const CodecSpec& spec) { return {spec.head_dim, spec.seed, spec.centre, spec.centre_window}; }
 
 class RsqCodec final : public Codec {
  public:
@@ -87,7 +87,7 @@ class RsqCodec final : public Codec {
   }
 
   void Encode(const ConstRows& keys, int num_keys, const SharedCentre* shared, const CodePlanes& out) const override {
-    const int dim = layout_.head_dim, step = std::max(kWindowTokens, layout_.centre_tokens);
+    const int dim = layout_.head_dim, step = std::max(kWindowTokens, layout_.centre_window);
     assert(num_keys % step == 0);
     static thread_local std::vector<float> rows, centre;
     rows.resize(static_cast<size_t>(step) * dim);
@@ -97,8 +97,8 @@ class RsqCodec final : public Codec {
     }
     for (int first = 0; first < num_keys; first += step) {
       Rotated(keys, first, step, rows.data());
-      if (layout_.centre_tokens > 0) MakeCentre(rows.data(), first / step, out, centre.data());
-      if (layout_.centre_tokens > 0 || shared != nullptr) cpu::SubtractRow(rows.data(), step, dim, centre.data());
+      if (layout_.centre_window > 0) MakeCentre(rows.data(), first / step, out, centre.data());
+      if (layout_.centre_window > 0 || shared != nullptr) cpu::SubtractRow(rows.data(), step, dim, centre.data());
       for (int w = 0; w < step; w += kWindowTokens) {
         EncodeWindow(rows.data() + static_cast<size_t>(w) * dim, first + w, out);
       }
@@ -163,7 +163,7 @@ class RsqCodec final : public Codec {
   void MakeCentre(const float* rows, int index, const CodePlanes& out, float* centre) const {
     const int dim = layout_.head_dim;
     int8_t* values = out.centre + static_cast<size_t>(index) * dim;
-    cpu::MeanRow(rows, layout_.centre_tokens, dim, centre);
+    cpu::MeanRow(rows, layout_.centre_window, dim, centre);
     const float scale = Quantise8(centre, dim, values);
     out.centre_scale[index] = scale;
     for (int j = 0; j < dim; ++j) centre[j] = static_cast<float>(values[j]) * scale;

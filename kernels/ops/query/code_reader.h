@@ -28,7 +28,7 @@ SEINE_BODY inline Window WindowOf(const SearchItem& item, uint32_t index) {
   w.factor = planes.factor + key;
   w.factor_base = planes.factor_base[key / kWindowTokens];
   if (planes.centre != nullptr) {
-    const uint32_t row = key / item.layout.centre_tokens;
+    const uint32_t row = key / item.layout.centre_window;
     w.centre = planes.centre + static_cast<size_t>(row) * item.layout.head_dim;
     w.centre_scale = planes.centre_scale[row];
   }

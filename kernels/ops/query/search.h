@@ -28,22 +28,26 @@ struct SearchParams {
   // least mass_floor. In a joint set the mean of the group's masses.
   float mass_p = 0;
   int mass_floor = 1;
-  double beta = 0;  // share of the zone kept as candidates, at least LeastCandidates; 0: Codec::UsualShare, and
-                    // the index may read a short zone whole (ReadsWhole)
-  // > 0, below 1: in place of beta, as many candidates as are predicted to hold this share of the exact top_k, by the
-  // noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of the zone.
+  // Share of the zone kept as candidates, at least LeastCandidates; 0: Codec::DefaultCandidateFraction, and the index
+  // may read a short zone whole (ReadsWhole).
+  double candidate_fraction = 0;
+  // > 0, below 1: in place of candidate_fraction, as many candidates as are predicted to hold this share of the exact
+  // top_k, by the noise that the codec predicts (recall_target.h; the balanced code only). At most kMostCandidates of
+  // the zone.
   double recall_target = 0;
-  // > 0: exactly so many candidates, or the whole zone, whatever beta and LeastCandidates come to. For comparisons of
-  // methods at equal numbers; excludes recall_target.
+  // > 0: exactly so many candidates, or the whole zone, whatever candidate_fraction and LeastCandidates come to. For
+  // comparisons of methods at equal numbers; excludes recall_target.
   int64_t candidates = 0;
   // Coarse::kCollision: share of keys that each subvector's tiers cover. A key that no tier covers is no candidate
-  // unless all are: where fewer than beta of the zone collide, there are fewer candidates, and at most as many answers.
-  double rho = 0.2;
-  int refine = 200;  // survivors of the rerank, scored exactly where keys are stored; below top_k means top_k. The
-                     // index may score all candidates (RefinesAll)
+  // unless all are: where fewer than candidate_fraction of the zone collide, there are fewer candidates, and at most as
+  // many answers.
+  double collision_fraction = 0.2;
+  // Survivors of the rerank, scored exactly where keys are stored; below top_k means top_k. The index may score all
+  // candidates (RefinesAll).
+  int rescore_k = 200;
   Coarse coarse = Coarse::kSignIp;
   Scope scope = Scope::kPerKvHead;
-  GqaReduce reduce = GqaReduce::kSoftmaxSum;
+  GqaReduce gqa_reduce = GqaReduce::kSoftmaxSum;
   float softmax_scale = 0;  // 0: 1 / sqrt(head_dim)
   Method method = Method::kIndex;
   bool with_candidates = false;  // SearchOutput::candidates is filled (benches: recall of stage I)
@@ -54,13 +58,13 @@ inline constexpr double kMostCandidates = .5;
 // Candidates are at least so many. Two scanned bits a coordinate are nearly the whole code: a candidate more than can
 // survive the rerank is of no use.
 inline int64_t LeastCandidates(const SearchParams& params, const CodeLayout& layout) {
-  return layout.two_bits() ? std::max(params.refine, params.top_k) : std::max(4 * params.top_k, 256);
+  return layout.two_bits() ? std::max(params.rescore_k, params.top_k) : std::max(4 * params.top_k, 256);
 }
 
-// The share of a zone that is kept in any case, `usual` being its codec's Codec::UsualShare.
+// The share of a zone that is kept in any case, `usual` being its codec's Codec::DefaultCandidateFraction.
 inline double ShareKept(const SearchParams& params, double usual) {
   if (params.recall_target > 0) return 0;
-  return params.beta > 0 ? params.beta : usual;
+  return params.candidate_fraction > 0 ? params.candidate_fraction : usual;
 }
 
 // Candidates that it comes to.
@@ -72,7 +76,7 @@ inline int64_t CandidatesWanted(const SearchParams& params, const CodeLayout& la
 
 // Whether params say how many candidates there are, by a share, a target or their number.
 inline bool StatesCandidates(const SearchParams& params) {
-  return params.beta > 0 || params.recall_target > 0 || params.candidates > 0;
+  return params.candidate_fraction > 0 || params.recall_target > 0 || params.candidates > 0;
 }
 
 // A gathered row, with the scan and the rerank that find it, takes about as long as so many rows that are read in
@@ -88,7 +92,7 @@ inline bool ReadsWhole(const SearchParams& params, int group, int64_t num_keys) 
   if (params.method == Method::kExact) return true;
   if (params.with_candidates || params.coarse != Coarse::kSignIp) return false;
   if (StatesCandidates(params)) return false;
-  const int64_t refined = std::max(params.refine, params.top_k);
+  const int64_t refined = std::max(params.rescore_k, params.top_k);
   return num_keys <= kRowsForOneGathered * std::min(group, kHeadsOfARow) * refined;
 }
 
@@ -101,12 +105,12 @@ inline constexpr int64_t kCandidatesForOneSurvivor = 3;
 inline bool RefinesAll(const SearchParams& params, int64_t candidates) {
   if (params.scope == Scope::kPerKvHead || params.mass_p > 0 || params.coarse != Coarse::kSignIp) return false;
   if (StatesCandidates(params)) return false;
-  return candidates <= kCandidatesForOneSurvivor * std::max(params.refine, params.top_k);
+  return candidates <= kCandidatesForOneSurvivor * std::max(params.rescore_k, params.top_k);
 }
 
 // Whether a search needs the mass of a whole zone (zone_mass.h).
 SEINE_HD inline bool NeedsZoneMass(const SearchParams& params) {
-  return params.mass_p > 0 || (params.scope == Scope::kPerKvHead && params.reduce == GqaReduce::kSoftmaxSum);
+  return params.mass_p > 0 || (params.scope == Scope::kPerKvHead && params.gqa_reduce == GqaReduce::kSoftmaxSum);
 }
 
 // Counts and times of one task. Times in nanoseconds.
@@ -160,7 +164,7 @@ struct SearchTask {
   // those that are not searched off, or counts anew.
   const uint32_t* collision_counts = nullptr;
   int64_t counted_keys = 0;
-  ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: no refine, no kExact
+  ChunkedRows keys;  // stored keys by position; chunks == nullptr and no low_rank: none is scored exactly
   std::shared_ptr<const LowRankTokens> low_rank;  // in place of `keys`, where some are low-rank
   std::vector<DenseRun> dense;
   // Both need `keys`.

@@ -51,7 +51,7 @@ struct SearchItem {
   int32_t group = 1;
   bool refine_all = false;  // every candidate survives
 
-  double usual_share = kUsualShare;  // Codec::UsualShare of num_keys
+  double usual_share = kDefaultCandidateFraction;  // Codec::DefaultCandidateFraction of num_keys
 
   // Set by the plan.
   int32_t wanted = 0;                   // candidates of each query; under a recall target the least,

@@ -18,11 +18,11 @@
 //   m + r (e - m) by on average is added to the rest too, times c / (c + 50) for c of them: two thirds of it for a
 //   hundred, as the rest lies between those keys and the mean, where the model is right by its make.
 //
-// Error, on SmolLM2-135M's keys at beta .05 with p from .5 to .95 (tests/bench/mass_test.cc): an answer's estimated
-// mass is off by .002 to .008 (balanced) or .005 to .010 (rsq) on average, and the true mass of those that reach p is p
-// at least on average, p - .011 in the worst head. The sample itself gives a standard error of about 1 / sqrt(2,048) of
-// the rest, times the spread of its terms. Without centres the signs of all keys share an error that no average takes
-// away: there the estimate is a guide.
+// Error, on SmolLM2-135M's keys at a candidate_fraction of .05 with p from .5 to .95 (tests/bench/mass_test.cc): an
+// answer's estimated mass is off by .002 to .008 (balanced) or .005 to .010 (rsq) on average, and the true mass of
+// those that reach p is p at least on average, p - .011 in the worst head. The sample itself gives a standard error of
+// about 1 / sqrt(2,048) of the rest, times the spread of its terms. Without centres the signs of all keys share an
+// error that no average takes away: there the estimate is a guide.
 #ifndef SEINE_KERNELS_OPS_QUERY_ZONE_MASS_H_
 #define SEINE_KERNELS_OPS_QUERY_ZONE_MASS_H_
 

@@ -251,9 +251,9 @@ void FillCandidates(const SearchTask& task, const QueryWork& work, const std::ve
   for (size_t i = 0; i < keys.size(); ++i) {
     const int key = static_cast<int>(walk.PlaceOf(keys[i]));
     const ConstCodePlanes& planes = walk.planes();
-    if (planes.centre != nullptr && keys[i] / layout.centre_tokens != row_of_base) {
-      row_of_base = keys[i] / layout.centre_tokens;
-      const int row = key / layout.centre_tokens;
+    if (planes.centre != nullptr && keys[i] / layout.centre_window != row_of_base) {
+      row_of_base = keys[i] / layout.centre_window;
+      const int row = key / layout.centre_window;
       const int32_t dot =
           Dot8(planes.centre + static_cast<size_t>(row) * layout.head_dim, query.query8.data(), layout.head_dim);
       base = static_cast<float>(dot) * (planes.centre_scale[row] * unit);
@@ -281,8 +281,8 @@ void FindCandidates(const SearchTask& task, const SearchParams& params, size_t w
           static_cast<float>(dot) * (task.shared_centre->scale * w.prepared.query8_step / w.prepared.coarse_step);
     }
     if (collision) {
-      MakeTiers(w.prepared.transformed.data(), layout.head_dim, counts, task.num_keys, params.rho, layout.coarse_bytes,
-                &w.tiers);
+      MakeTiers(w.prepared.transformed.data(), layout.head_dim, counts, task.num_keys, params.collision_fraction,
+                layout.coarse_bytes, &w.tiers);
     }
   }
   stats->prepare_ns += NowNs() - start;

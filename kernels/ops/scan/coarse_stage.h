@@ -1,4 +1,4 @@
-// Stage I for a query group: scores of the zone's keys and the beta * n best of each query.
+// Stage I for a query group: scores of the zone's keys and the candidate_fraction * n best of each query.
 #ifndef SEINE_KERNELS_OPS_SCAN_COARSE_STAGE_H_
 #define SEINE_KERNELS_OPS_SCAN_COARSE_STAGE_H_
 

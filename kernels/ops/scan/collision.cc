@@ -7,11 +7,11 @@
 
 namespace seine {
 
-void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double rho,
+void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double fraction,
                int table_bytes, std::vector<uint8_t>* tiers) {
   tiers->assign(static_cast<size_t>(table_bytes) * 256, 0);
   uint64_t limits[kCollisionTiers];
-  for (int t = 0; t < kCollisionTiers; ++t) limits[t] = CollisionLimit(num_keys, rho, t);
+  for (int t = 0; t < kCollisionTiers; ++t) limits[t] = CollisionLimit(num_keys, fraction, t);
   uint64_t ranked[256];
   for (int b = 0; b < head_dim / 8; ++b) {
     const float* q = transformed + b * 8;

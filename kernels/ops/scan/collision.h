@@ -18,9 +18,9 @@ inline constexpr int kCollisionTiers = 6;
 // apart by nothing; they are no candidates unless every key is one.
 inline constexpr float kLeastCollision = 1;
 // Keys that rank before tier t's end.
-SEINE_HD inline uint64_t CollisionLimit(int64_t num_keys, double rho, int tier) {
+SEINE_HD inline uint64_t CollisionLimit(int64_t num_keys, double fraction, int tier) {
   constexpr double kCuts[kCollisionTiers] = {.05, .15, .30, .50, .75, 1.0};
-  return static_cast<uint64_t>(ceil(static_cast<double>(num_keys) * rho * kCuts[tier]));
+  return static_cast<uint64_t>(ceil(static_cast<double>(num_keys) * fraction * kCuts[tier]));
 }
 // Ascending order of these is descending order of the scores, then ascending id.
 SEINE_HD inline uint64_t CollisionRank(float score, uint32_t id) {
@@ -28,11 +28,11 @@ SEINE_HD inline uint64_t CollisionRank(float score, uint32_t id) {
 }
 
 // Tier weights [table_bytes][256] of a query. Per subvector the 256 sign centroids are ranked by <q~_b, c> (ties:
-// lowest id) and walked with the zone's counts until rho * num_keys keys are covered; a centroid is in tier t iff fewer
-// than ceil(num_keys * rho * cut_t) keys rank before it, cuts 5, 15, 30, 50, 75, 100 %, weights 6..1; else it weighs 0.
-// transformed: rotated query [head_dim]; counts: [head_dim / 8][256]; table_bytes >= head_dim / 8, the rest weigh 0.
-// counts must be of the num_keys keys that are searched, and of no others (SearchedCounts).
-void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double rho,
+// lowest id) and walked with the zone's counts until fraction * num_keys keys are covered; a centroid is in tier t iff
+// fewer than ceil(num_keys * fraction * cut_t) keys rank before it, cuts 5, 15, 30, 50, 75, 100 %, weights 6..1; else
+// it weighs 0. transformed: rotated query [head_dim]; counts: [head_dim / 8][256]; table_bytes >= head_dim / 8, the
+// rest weigh 0. counts must be of the num_keys keys that are searched, and of no others (SearchedCounts).
+void MakeTiers(const float* transformed, int head_dim, const uint32_t* counts, int64_t num_keys, double fraction,
                int table_bytes, std::vector<uint8_t>* tiers);
 
 // Counts [head_dim / 8][256] of the keys that a task searches: its own, or made in *made where it counts more than it

@@ -100,8 +100,8 @@ class KeysAhead {
     PrefetchFar(PlanesOf(key).factor_base + PlaceOf(key) / kWindowTokens);
   }
   HWY_INLINE void FetchCentre(size_t key) const {
-    if (own_.centre == nullptr || key >= keys_ || PlaceOf(key) % layout_.centre_tokens != 0) return;
-    const size_t row = PlaceOf(key) / layout_.centre_tokens, dim = layout_.head_dim;
+    if (own_.centre == nullptr || key >= keys_ || PlaceOf(key) % layout_.centre_window != 0) return;
+    const size_t row = PlaceOf(key) / layout_.centre_window, dim = layout_.head_dim;
     for (size_t b = 0; b < dim; b += 64) PrefetchFar(PlanesOf(key).centre + row * dim + b);
     PrefetchFar(PlanesOf(key).centre_scale + row);
   }

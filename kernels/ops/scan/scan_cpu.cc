@@ -27,7 +27,7 @@ namespace seine::cpu::HWY_NAMESPACE {
 // bases[q][w] = <q, centre> / coarse_step of windows [begin, end), at most kStride keys.
 template <int kQ>
 HWY_INLINE void WindowBases(const ScanArgs& a, int begin, int end, float (*bases)[kStrideWindows]) {
-  const int windows = (end - begin) / kWindowTokens, tokens = a.layout->centre_tokens;
+  const int windows = (end - begin) / kWindowTokens, tokens = a.layout->centre_window;
   if (a.planes.centre == nullptr) {
     for (int q = 0; q < kQ; ++q) std::fill_n(bases[q], windows, a.queries[q].shared_base);
     return;

@@ -101,7 +101,7 @@ SEINE_BODY void BeginScan(Block& block, Shared& s, const ScanRange& r, Entry ent
 template <typename Block, typename Shared>
 SEINE_BODY void MakeBases(Block& block, Shared& s, const ScanRange& r) {
   const int dim = r.item->layout.head_dim;
-  const bool stored = r.item->layout.centre_tokens > 0;
+  const bool stored = r.item->layout.centre_window > 0;
   typename Block::template Local<MmaA> a(block);
   typename Block::template Local<MmaB> b(block);
   typename Block::template Local<MmaD> d(block);

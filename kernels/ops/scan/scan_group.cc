@@ -15,9 +15,9 @@ void FetchRow(const ScanArgs& a) {
   PrefetchFar(a.planes.factor + a.begin);
   PrefetchFar(a.planes.factor_base + a.begin / kWindowTokens);
   if (a.planes.centre == nullptr) return;
-  const int8_t* centre = a.planes.centre + static_cast<size_t>(a.begin / layout.centre_tokens) * layout.head_dim;
+  const int8_t* centre = a.planes.centre + static_cast<size_t>(a.begin / layout.centre_window) * layout.head_dim;
   for (int b = 0; b < layout.head_dim; b += 64) PrefetchFar(centre + b);
-  PrefetchFar(a.planes.centre_scale + a.begin / layout.centre_tokens);
+  PrefetchFar(a.planes.centre_scale + a.begin / layout.centre_window);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ void ScanOne(const ScanArgs& a, const ScanQuery& q, Use use) {
     const uint8_t* coarse = a.planes.coarse + static_cast<size_t>(key) * layout.coarse_bytes;
     float base = q.shared_base;
     if (a.planes.centre != nullptr) {
-      const int row = key / layout.centre_tokens;
+      const int row = key / layout.centre_window;
       const int32_t dot =
           Dot8(a.planes.centre + static_cast<size_t>(row) * layout.head_dim, query.query8.data(), layout.head_dim);
       base = static_cast<float>(dot) * (a.planes.centre_scale[row] * unit);

@@ -67,7 +67,7 @@ SEINE_BODY void MakeLses(Block& block, CombineShared& s, const SearchArgs& args,
 template <typename Block>
 SEINE_BODY void ReduceSet(Block& block, CombineShared& s, const SearchArgs& args, const SetPlan& set, uint32_t n) {
   const bool joint = args.params.scope == Scope::kPerKvHead, with_mass = args.params.mass_p > 0;
-  const GqaReduce reduce = joint ? args.params.reduce : GqaReduce::kMean;
+  const GqaReduce reduce = joint ? args.params.gqa_reduce : GqaReduce::kMean;
   const float share = 1.0f / static_cast<float>(set.count);
   block.Lanes([&](int lane) {
     for (uint32_t i = lane; i < n; i += block.num_lanes()) {

@@ -170,7 +170,8 @@ SEINE_BODY void MakeTierTables(Block& block, PrepareShared& s, const SearchArgs&
       if (lane >= kCentroids) return;
       const uint64_t before = s.prefix.counts[rank[lane]];
       int tier = 0;
-      while (tier < kCollisionTiers && before >= CollisionLimit(item.num_keys, args.params.rho, tier)) ++tier;
+      while (tier < kCollisionTiers && before >= CollisionLimit(item.num_keys, args.params.collision_fraction, tier))
+        ++tier;
       tables[(b * 256 + lane) * 4] = static_cast<uint8_t>(kCollisionTiers - tier);
     });
   }

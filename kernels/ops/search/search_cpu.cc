@@ -91,14 +91,15 @@ void AddDense(const SearchTask& task, float scale, SearchWorkspace* w) {
 void Reduce(const SearchTask& task, const SearchParams& params, const float* zone, const float* full,
             SearchWorkspace* w) {
   const size_t n = w->keys.size();
-  w->combined.assign(n, params.reduce == GqaReduce::kMax ? -INFINITY : 0.0f);
+  w->combined.assign(n, params.gqa_reduce == GqaReduce::kMax ? -INFINITY : 0.0f);
   w->mass.assign(params.mass_p > 0 ? n : 0, 0.0f);
   const float share = 1.0f / static_cast<float>(task.group);
   for (int g = 0; g < task.group; ++g) {
     const float* l = w->logits.data() + g * n;
-    if (params.reduce == GqaReduce::kSoftmaxSum) AddExp(l, n, full[g], 1.0f, w->combined.data());
-    for (size_t i = 0; i < n && params.reduce == GqaReduce::kMean; ++i) w->combined[i] += l[i] * share;
-    for (size_t i = 0; i < n && params.reduce == GqaReduce::kMax; ++i) w->combined[i] = std::max(w->combined[i], l[i]);
+    if (params.gqa_reduce == GqaReduce::kSoftmaxSum) AddExp(l, n, full[g], 1.0f, w->combined.data());
+    for (size_t i = 0; i < n && params.gqa_reduce == GqaReduce::kMean; ++i) w->combined[i] += l[i] * share;
+    for (size_t i = 0; i < n && params.gqa_reduce == GqaReduce::kMax; ++i)
+      w->combined[i] = std::max(w->combined[i], l[i]);
     AddExp(l, w->mass.size(), zone[g], share, w->mass.data());
   }
 }
@@ -203,9 +204,9 @@ void TakeLogits(int g, SearchWorkspace* w, SearchStats* stats) {
 void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec* next, SearchOutput* out,
                  SearchWorkspace* w) {
   const int64_t searched = task.searched_keys();
-  const auto wanted =
-      static_cast<size_t>(CandidatesWanted(params, task.codec->layout(), task.codec->UsualShare(searched), searched));
-  const size_t keep = task.refine_all ? wanted : static_cast<size_t>(std::max(params.refine, params.top_k));
+  const auto wanted = static_cast<size_t>(
+      CandidatesWanted(params, task.codec->layout(), task.codec->DefaultCandidateFraction(searched), searched));
+  const size_t keep = task.refine_all ? wanted : static_cast<size_t>(std::max(params.rescore_k, params.top_k));
   const float scale = Scale(task, params);
   SearchStats* stats = &out->stats;
   FindCandidates(task, params, wanted, w->query, stats);
@@ -233,7 +234,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
     Score(task, w->query, scale, w, stats);
     for (int g = 0; g < task.group && with_mass; ++g)
       zone[g] = AddSurvivors(g, w->logits.data() + g * w->keys.size(), w);
-    if (params.reduce == GqaReduce::kSoftmaxSum) AddDense(task, scale, w);
+    if (params.gqa_reduce == GqaReduce::kSoftmaxSum) AddDense(task, scale, w);
     for (int g = 0; g < task.group && with_mass; ++g) full[g] = w->lse[g].Value();
     Reduce(task, params, zone, full, w);
     Emit(task, params, w->combined.data(), w->keys.size(), position_of, w, 0, out);
@@ -241,7 +242,7 @@ void SearchIndex(const SearchTask& task, const SearchParams& params, const Codec
     SearchTask one = task;  // each head alone: a group of one
     SearchParams alone = params;
     one.group = 1;
-    alone.reduce = GqaReduce::kMean;
+    alone.gqa_reduce = GqaReduce::kMean;
     if (task.low_rank != nullptr) ScoreTogether(task, scale, w);
     for (int g = 0; g < task.group; ++g) {
       JoinSurvivors(g, g + 1, w);

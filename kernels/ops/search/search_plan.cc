@@ -41,7 +41,7 @@ struct Numbers {
     if (params.recall_target > 0) {
       most = std::max(wanted, static_cast<int32_t>(kMostCandidates * static_cast<double>(n)));
     }
-    keep = refine_all ? most : std::min(std::max(params.refine, params.top_k), most);
+    keep = refine_all ? most : std::min(std::max(params.rescore_k, params.top_k), most);
     capacity = CapacityOf(most, n);
   }
   int32_t wanted, most, keep, capacity;
@@ -109,7 +109,7 @@ SearchPlan::SearchPlan(const SearchParams& params, std::vector<SearchItem> items
           params_.method == Method::kExact ? n : std::min(n, static_cast<int64_t>(item.keep) * set.count));
       set.most = std::min(params_.top_k, set.capacity);
       set.scale = SetScale(params_, item);
-      set.with_dense = joint && params_.reduce == GqaReduce::kSoftmaxSum;
+      set.with_dense = joint && params_.gqa_reduce == GqaReduce::kSoftmaxSum;
     }
   }
   assert(sets_.size() < 65536);

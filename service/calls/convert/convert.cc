@@ -32,19 +32,20 @@ static_assert(Shifted(v1::ROPE_STYLE_HALF_SPLIT, Rope::Style::kHalfSplit) &&
               Shifted(v1::ROPE_STYLE_INTERLEAVED, Rope::Style::kInterleaved));
 static_assert(Shifted(v1::KV_STORE_NONE, KvStore::kNone) && Shifted(v1::KV_STORE_KEYS, KvStore::kKeys) &&
               Shifted(v1::KV_STORE_KEYS_VALUES, KvStore::kKeysValues));
-static_assert(Shifted(v1::PATH_INDEX, Path::kIndex) && Shifted(v1::PATH_DENSE, Path::kDense) &&
-              Shifted(v1::PATH_EXACT, Path::kExact) && Shifted(v1::PATH_GATE, Path::kGate));
+static_assert(Shifted(v1::SEARCH_MODE_INDEX, SearchMode::kIndex) &&
+              Shifted(v1::SEARCH_MODE_DENSE, SearchMode::kDense) &&
+              Shifted(v1::SEARCH_MODE_EXACT, SearchMode::kExact) && Shifted(v1::SEARCH_MODE_GATE, SearchMode::kGate));
 
 absl::Status SearchFrom(const v1::RetrievalSettings& settings, absl::string_view prefix, SearchParams* search) {
   if (settings.has_top_k()) search->top_k = settings.top_k();
-  if (settings.has_beta()) search->beta = settings.beta();
-  if (settings.has_refine()) search->refine = settings.refine();
-  if (settings.has_rho()) search->rho = settings.rho();
+  if (settings.has_candidate_fraction()) search->candidate_fraction = settings.candidate_fraction();
+  if (settings.has_rescore_k()) search->rescore_k = settings.rescore_k();
+  if (settings.has_collision_fraction()) search->collision_fraction = settings.collision_fraction();
   if (settings.has_softmax_scale()) search->softmax_scale = settings.softmax_scale();
   const std::string path = absl::StrCat(prefix, ".retrieval.");
   if (auto s = FromWire(settings.coarse(), v1::Coarse_IsValid, path + "coarse", &search->coarse); !s.ok()) return s;
   if (auto s = FromWire(settings.scope(), v1::Scope_IsValid, path + "scope", &search->scope); !s.ok()) return s;
-  return FromWire(settings.gqa_reduce(), v1::GqaReduce_IsValid, path + "gqa_reduce", &search->reduce);
+  return FromWire(settings.gqa_reduce(), v1::GqaReduce_IsValid, path + "gqa_reduce", &search->gqa_reduce);
 }
 
 // Frequencies of an index's own statement of RoPE. `head_dim` may be wrong still; then the index refuses it.
@@ -184,7 +185,7 @@ absl::StatusOr<IndexConfig> ConfigFrom(const v1::IndexSpec& spec, absl::string_v
   if (zones.has_update_buffer()) config.zones.update_buffer = zones.update_buffer();
   if (zones.has_dense_threshold()) config.zones.dense_threshold = zones.dense_threshold();
   if (spec.codec().has_seed()) config.codec.seed = spec.codec().seed();
-  if (spec.codec().has_centre_window()) config.codec.centre_tokens = spec.codec().centre_window();
+  if (spec.codec().has_centre_window()) config.codec.centre_window = spec.codec().centre_window();
   const std::string centre = absl::StrCat(prefix, ".codec.centre"), store = absl::StrCat(prefix, ".kv_store");
   if (auto s = FromWire(spec.codec().centre(), v1::Centre_IsValid, centre, &config.codec.centre); !s.ok()) return s;
   if (auto s = SearchFrom(spec.retrieval(), prefix, &config.search); !s.ok()) return s;
@@ -244,7 +245,7 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   codec->set_name(config.codec.name);
   codec->set_seed(config.codec.seed);
   codec->set_centre(ToWire<v1::Centre>(config.codec.centre));
-  codec->set_centre_window(config.codec.centre_tokens);
+  codec->set_centre_window(config.codec.centre_window);
   if (TraitsOf(config.codec.name).needs_profile) {
     codec->set_profile(config.codec.profile_name);
     codec->set_horizon(config.codec.horizon);
@@ -253,12 +254,12 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   }
   auto* retrieval = spec->mutable_retrieval();
   retrieval->set_top_k(config.search.top_k);
-  retrieval->set_beta(config.search.beta);
-  retrieval->set_refine(config.search.refine);
+  retrieval->set_candidate_fraction(config.search.candidate_fraction);
+  retrieval->set_rescore_k(config.search.rescore_k);
   retrieval->set_coarse(ToWire<v1::Coarse>(config.search.coarse));
-  retrieval->set_rho(config.search.rho);
+  retrieval->set_collision_fraction(config.search.collision_fraction);
   retrieval->set_scope(ToWire<v1::Scope>(config.search.scope));
-  retrieval->set_gqa_reduce(ToWire<v1::GqaReduce>(config.search.reduce));
+  retrieval->set_gqa_reduce(ToWire<v1::GqaReduce>(config.search.gqa_reduce));
   retrieval->set_softmax_scale(config.search.softmax_scale);
   retrieval->set_gate(config.gate);
   spec->set_kv_store(ToWire<v1::KvStore>(config.kv_store));
@@ -284,19 +285,20 @@ absl::StatusOr<SearchParams> ParamsFrom(const v1::Selector& selector, const Inde
     params.mass_floor = std::max(mass.floor(), 1);
     params.top_k = mass.cap();
   }
-  if (selector.has_beta() && selector.has_recall_target()) {
-    return FieldError("CONFLICT", "selector.recall_target", "beta is given as well");
+  if (selector.has_candidate_fraction() && selector.has_recall_target()) {
+    return FieldError("CONFLICT", "selector.recall_target", "candidate_fraction is given as well");
   }
-  if (selector.has_beta()) params.beta = selector.beta();
+  if (selector.has_candidate_fraction()) params.candidate_fraction = selector.candidate_fraction();
   if (selector.has_recall_target()) {
     if (!(selector.recall_target() > 0 && selector.recall_target() < 1)) {
       return FieldError("OUT_OF_LIMITS", "selector.recall_target", "not in (0, 1)");
     }
     params.recall_target = selector.recall_target();
   }
-  if (selector.has_refine()) params.refine = selector.refine();
+  if (selector.has_rescore_k()) params.rescore_k = selector.rescore_k();
   if (auto s = FromWire(selector.scope(), v1::Scope_IsValid, "selector.scope", &params.scope); !s.ok()) return s;
-  if (auto s = FromWire(selector.gqa_reduce(), v1::GqaReduce_IsValid, "selector.gqa_reduce", &params.reduce); !s.ok())
+  if (auto s = FromWire(selector.gqa_reduce(), v1::GqaReduce_IsValid, "selector.gqa_reduce", &params.gqa_reduce);
+      !s.ok())
     return s;
   if (selector.exact()) {
     if (config.kv_store == KvStore::kNone) {
@@ -319,13 +321,13 @@ AttentionParams AttentionFrom(const v1::Attention& attention) {
 
 void ToProto(const ItemAnswer& answer, const AnswerShape& shape, v1::RetrieveAnswer* out) {
   if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
-  const int sets = shape.sets, width = answer.path == Path::kDense ? 0 : shape.width;
-  out->set_path(ToWire<v1::Path>(answer.path));
+  const int sets = shape.sets, width = answer.path == SearchMode::kDense ? 0 : shape.width;
+  out->set_path(ToWire<v1::SearchMode>(answer.path));
   out->set_num_tokens(answer.num_tokens);
-  out->set_zone_begin(answer.dense_begin);
-  out->set_zone_end(answer.dense_end);
+  out->set_zone_begin(answer.zone_begin);
+  out->set_zone_end(answer.zone_end);
   out->set_all_returned(answer.all_returned);
-  out->set_codes_outgrown(answer.codes_outgrown);
+  out->set_codes_stale(answer.codes_stale);
   SetRows<int32_t>(v1::D_TYPE_INT32, answer.positions, sets, width, -1, out->mutable_positions());
   SetTensor(v1::D_TYPE_INT32, {sets}, out->mutable_counts());
   std::string* counts = out->mutable_counts()->mutable_raw();
@@ -343,11 +345,11 @@ void ToProto(const ItemAnswer& answer, const AnswerShape& shape, v1::RetrieveAns
 
 void ToProto(const AttendAnswer& answer, const AnswerShape& shape, v1::AttendAnswer* out) {
   if (!answer.status.ok()) return ToProto(answer.status, out->mutable_status());
-  out->set_path(ToWire<v1::Path>(answer.path));
+  out->set_path(ToWire<v1::SearchMode>(answer.path));
   out->set_num_tokens(answer.num_tokens);
   out->set_attended_tokens(answer.attended_tokens);
   out->set_tail(answer.tail);
-  out->set_codes_outgrown(answer.codes_outgrown);
+  out->set_codes_stale(answer.codes_stale);
   const int64_t heads = shape.num_q_heads, tokens = answer.prompt_tokens;
   if (tokens > 0) {
     SetTensor(v1::D_TYPE_FLOAT32, {tokens, heads, shape.head_dim}, out->mutable_output());

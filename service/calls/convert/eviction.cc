@@ -86,7 +86,7 @@ absl::Status BudgetFrom(const v1::Budget& wire, const std::string& field, Budget
     budget->ratio = wire.ratio();
   }
   if (wire.has_safeguard()) budget->safeguard = wire.safeguard();
-  if (wire.has_beta()) budget->beta = wire.beta();
+  if (wire.has_pyramid_ratio()) budget->pyramid_ratio = wire.pyramid_ratio();
   return FromWire(wire.heads(), v1::HeadBudget_IsValid, field + ".heads", &budget->heads);
 }
 
@@ -162,7 +162,7 @@ void ToProto(const EvictionConfig& eviction, const Geometry& geometry, v1::Evict
   out->mutable_budget()->set_tokens(eviction.budget.tokens);
   out->mutable_budget()->set_heads(ToWire<v1::HeadBudget>(eviction.budget.heads));
   out->mutable_budget()->set_safeguard(eviction.budget.safeguard);
-  out->mutable_budget()->set_beta(eviction.budget.beta);
+  out->mutable_budget()->set_pyramid_ratio(eviction.budget.pyramid_ratio);
   out->mutable_keep()->set_sinks(eviction.keep.sinks);
   out->mutable_keep()->set_recent(eviction.keep.recent);
   out->mutable_keep()->set_recent_share(eviction.keep.recent_share);
@@ -181,7 +181,8 @@ void ToProto(const EvictionConfig& eviction, const Geometry& geometry, v1::Evict
   }
 }
 
-absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given) {
+absl::Status ScorerInputsFrom(const v1::ScorerInputs& wire, const Geometry& geometry, ScorerInputsStorage* storage,
+                              ScorerInputs* given) {
   if (wire.has_queries()) {
     auto queries = FloatsView(wire.queries(), {kAnyDim, geometry.num_q_heads, geometry.head_dim}, "given.queries",
                               &storage->queries);

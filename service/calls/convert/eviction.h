@@ -24,13 +24,14 @@ absl::Status EvictionFrom(const v1::EvictionSettings& wire, const std::string& f
                           Profiles* profiles, EvictionConfig* eviction);
 void ToProto(const EvictionConfig& eviction, const Geometry& geometry, v1::EvictionSettings* out);
 
-// What a Given points to where it is not used in place.
-struct GivenStorage {
+// What ScorerInputs point to where it is not used in place.
+struct ScorerInputsStorage {
   std::vector<float> queries, filters, output_projection;
   std::vector<std::vector<float>> scores;
 };
 // `wire` and `storage` must outlive `given`.
-absl::Status GivenFrom(const v1::Given& wire, const Geometry& geometry, GivenStorage* storage, ScoreGiven* given);
+absl::Status ScorerInputsFrom(const v1::ScorerInputs& wire, const Geometry& geometry, ScorerInputsStorage* storage,
+                              ScorerInputs* given);
 
 // One-dimensional tensors.
 void SetVector(const std::vector<int32_t>& values, v1::Tensor* tensor);

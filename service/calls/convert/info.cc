@@ -16,7 +16,7 @@ void ToProto(const Index& index, v1::IndexInfo* info) {
   info->set_reencoded_layers(stats.reencoded_layers);
   info->set_reencoded_keys(stats.reencoded_keys);
   info->set_reencoded_unfit_layers(stats.reencoded_unfit_layers);
-  info->set_queries_not_kept(stats.queries_not_kept);
+  info->set_dropped_queries(stats.dropped_queries);
   info->set_evictions(stats.evictions);
   info->set_evicted_tokens(stats.evicted_tokens);
   v1::GateInfo* const gate = info->mutable_gate();

@@ -28,14 +28,14 @@ MessageTaker::MessageTaker(size_t items, google::protobuf::RepeatedPtrField<v1::
   for (size_t i = 0; i < items; ++i) answers->Add();
 }
 
-void MessageTaker::Take(size_t item, const AnswerShape& shape, ItemAnswer answer) {
+void MessageTaker::TakeAnswer(size_t item, const AnswerShape& shape, ItemAnswer answer) {
   v1::RetrieveAnswer* out = retrieved_->Mutable(static_cast<int>(item));
   if (answer.status.ok()) return ToProto(answer, shape, out);
   out->Clear();
   ToProto(answer.status, out->mutable_status());
 }
 
-void MessageTaker::Take(size_t item, const AnswerShape& shape, AttendAnswer answer) {
+void MessageTaker::TakeAnswer(size_t item, const AnswerShape& shape, AttendAnswer answer) {
   v1::AttendAnswer* out = attended_->Mutable(static_cast<int>(item));
   if (answer.status.ok()) return ToProto(answer, shape, out);
   out->Clear();

@@ -63,8 +63,8 @@ struct AnswerShape {
 class AnswerTaker {
  public:
   virtual ~AnswerTaker() = default;
-  virtual void Take(size_t item, const AnswerShape& shape, ItemAnswer answer) = 0;
-  virtual void Take(size_t item, const AnswerShape& shape, AttendAnswer answer) = 0;
+  virtual void TakeAnswer(size_t item, const AnswerShape& shape, ItemAnswer answer) = 0;
+  virtual void TakeAnswer(size_t item, const AnswerShape& shape, AttendAnswer answer) = 0;
 };
 
 class StepTaker : public AnswerTaker {
@@ -86,8 +86,8 @@ class MessageTaker final : public AnswerTaker {
  public:
   MessageTaker(size_t items, google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* answers);
   MessageTaker(size_t items, google::protobuf::RepeatedPtrField<v1::AttendAnswer>* answers);
-  void Take(size_t item, const AnswerShape& shape, ItemAnswer answer) override;
-  void Take(size_t item, const AnswerShape& shape, AttendAnswer answer) override;
+  void TakeAnswer(size_t item, const AnswerShape& shape, ItemAnswer answer) override;
+  void TakeAnswer(size_t item, const AnswerShape& shape, AttendAnswer answer) override;
 
  private:
   google::protobuf::RepeatedPtrField<v1::RetrieveAnswer>* retrieved_ = nullptr;

@@ -226,7 +226,7 @@ void SharedChannel::RunStep(const absl::Status& refused, bool admitted) {
   const auto began = Clock::now();
   const auto before = measured ? ProcessorTime() : std::chrono::nanoseconds::zero();
   const bool is_long = took_ > kLongWork || reader_.bytes() > kChannelLong;
-  if (is_long || core_.sharing.Crowds(tenant)) {
+  if (is_long || core_.sharing.IsOverFairShare(tenant)) {
     LongWork work(core_.sharing, tenant);
     run();
   } else {
@@ -240,7 +240,7 @@ void SharedChannel::RunStep(const absl::Status& refused, bool admitted) {
 void SharedChannel::Announce() {
   v1::DecodeResponse announcement;
   announcement.set_step(request_->step());
-  announcement.set_announcement(true);
+  announcement.set_answer_imminent(true);
   writer_.TryWrite(FrameKind::kMessage, announcement.SerializeAsString());
 }
 

@@ -53,7 +53,7 @@ class ReflectionCall final : public OpenCall {
   const char* method() const override { return "ServerReflectionInfo"; }
 
  private:
-  bool OnAccepted(bool ok, Taker) {
+  bool OnAccepted(bool ok, ThreadRole) {
     if (!ok) {  // the server ends; nothing else comes
       delete this;
       return false;
@@ -74,7 +74,7 @@ class ReflectionCall final : public OpenCall {
     }
     return Leave(&lock);
   }
-  bool OnRead(bool ok, Taker) {
+  bool OnRead(bool ok, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     if (!std::exchange(reading_, false)) return Leave(&lock);  // finished meanwhile
@@ -94,7 +94,7 @@ class ReflectionCall final : public OpenCall {
     if (auto s = answers_.Answer(&request_, &answer_); !s.ok()) return s;
     return answer_share_.TryHold(static_cast<int64_t>(answer_.Length())) ? absl::OkStatus() : TooMuchInFlight();
   }
-  bool OnWritten(bool ok, Taker) {
+  bool OnWritten(bool ok, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     LetGoOfAnswer();
@@ -107,13 +107,13 @@ class ReflectionCall final : public OpenCall {
     }
     return Leave(&lock);
   }
-  bool OnFinished(bool, Taker) {
+  bool OnFinished(bool, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     written_ = SteadyTime::max();
     return Leave(&lock);
   }
-  bool OnDone(bool, Taker) {
+  bool OnDone(bool, ThreadRole) {
     std::unique_lock<std::mutex> lock(mutex_);
     --pending_;
     return Leave(&lock);

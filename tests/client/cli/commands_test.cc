@@ -16,7 +16,7 @@ TEST_F(CliTest, IndexesAndSequences) {
   EXPECT_EQ(created["dtype"], "bf16");
   EXPECT_EQ(created["sink"], 32);
   EXPECT_EQ(created["local"], 512);  // a default, filled in
-  EXPECT_EQ(created["beta"], 0.2);
+  EXPECT_EQ(created["candidate_fraction"], 0.2);
   EXPECT_EQ(created["scope"], "q_head");
   EXPECT_EQ(created["gqa_reduce"], "mean");
   EXPECT_EQ(created["centre"], "none");

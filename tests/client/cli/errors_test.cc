@@ -79,7 +79,7 @@ TEST_F(CliTest, ErrorsAreOneLineWithAnExitCodeOfTheirClass) {
        "m/s: --tensor: position 1 already holds other bytes"},
       {"index create x --layers 1 --q-heads 3 --kv-heads 2 --head-dim 64", 7,
        "x: --q-heads: 3 is not a multiple of num_kv_heads 2 (spec.geometry.num_q_heads)"},
-      {create + " --beta 2", 7, "x: --beta: 2 is not in [0, 1] (spec.retrieval.beta)"},
+      {create + " --beta 2", 7, "x: --candidate-fraction: 2 is not in [0, 1] (spec.retrieval.candidate_fraction)"},
       {create + " --codec zip", 7, "x: --codec: "},
       {create + " --codec balanced", 7, "x: --profile: "},
       {create + " --profile none", 5, "x: --profile: "},

@@ -120,15 +120,15 @@ TEST_F(CliTest, HelpShowsTheServersDefaults) {
                                                        {"centre", "centre"},
                                                        {"dtype", "dtype"},
                                                        {"top-k", "top_k"},
-                                                       {"beta", "beta"},
-                                                       {"refine", "refine"},
+                                                       {"candidate-fraction", "candidate_fraction"},
+                                                       {"rescore-k", "rescore_k"},
                                                        {"coarse", "coarse"},
-                                                       {"rho", "rho"},
+                                                       {"collision-fraction", "collision_fraction"},
                                                        {"scope", "scope"},
                                                        {"gqa-reduce", "gqa_reduce"},
                                                        {"kv-store", "kv_store"}};
   for (const auto& [flag, key] : flags) {
-    const std::regex row(absl::StrCat("\n  --", flag, " [^\n]*\\(default: ([^)]*)\\)"));
+    const std::regex row(absl::StrCat("\n  --", flag, "[ ,][^\n]*\\(default: ([^)]*)\\)"));
     std::smatch found;
     ASSERT_TRUE(std::regex_search(help, found, row)) << flag << "\n" << help;
     const Json value = made[key];

@@ -230,13 +230,13 @@ TEST_F(AccumulatingH2o, WhatRetrievalChoosesIsWhatCounts) {
   Make(config);
   SearchParams params;
   params.top_k = 12;
-  params.beta = .05;  // the codes are searched, however short the zone
+  params.candidate_fraction = .05;  // the codes are searched, however short the zone
   for (const Scope scope : {Scope::kPerKvHead, Scope::kPerQHead}) {
     params.scope = scope;
     sequence_ = *index_->CreateSequence("");
     ASSERT_TRUE(Append(sequence_, 0, 400).ok());
     const AttendAnswer answer = Attend(sequence_, 399, params);
-    ASSERT_EQ(answer.path, Path::kIndex);
+    ASSERT_EQ(answer.path, SearchMode::kIndex);
     const std::vector<float> queries = Queries(geometry(), 399);
     Sums want(geometry().num_kv_heads);
     for (auto& head : want) {

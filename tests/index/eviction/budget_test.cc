@@ -71,7 +71,7 @@ TEST_F(Budgets, PyramidFallsLinearlyAndItsTotalIsExact) {
   for (const int layers : {1, 2, 7, 32}) {
     for (const double ratio : {.5, .75, .9}) {
       for (const double beta : {1.0, 4.0, 20.0}) {
-        const BudgetConfig budget{.ratio = ratio, .heads = HeadBudget::kPyramid, .beta = beta};
+        const BudgetConfig budget{.ratio = ratio, .heads = HeadBudget::kPyramid, .pyramid_ratio = beta};
         int64_t total = 0, last = 4096;
         for (int l = 0; l < layers; ++l) {
           const int64_t kept = KeptTokens(budget, 4096, {.layer = l, .num_layers = layers, .length = 4096});
@@ -145,7 +145,7 @@ TEST_F(Budgets, BadOnesAreNamed) {
       {{.tokens = 5, .ratio = .5}, "budget.ratio: given beside"},
       {{.tokens = 5, .heads = static_cast<HeadBudget>(7)}, "budget.heads: unknown value 7"},
       {{.tokens = 5, .safeguard = 1.5}, "budget.safeguard: 1.5"},
-      {{.tokens = 5, .beta = .5}, "budget.beta: 0.5"},
+      {{.tokens = 5, .pyramid_ratio = .5}, "budget.pyramid_ratio: 0.5"},
   };
   for (const auto& [budget, error] : budgets) {
     EXPECT_TRUE(absl::StrContains(Validate(budget).message(), error)) << Validate(budget);

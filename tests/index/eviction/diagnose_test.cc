@@ -1,11 +1,11 @@
-// Diagnosis: dimensions of made-up manifolds, spreads, dilution, overlaps and correlations.
+// Diagnosis: dimensions of synthetic manifolds, spreads, dilution, overlaps and correlations.
 #include "index/eviction/diagnose.h"
 
 #include <cmath>
 #include <numeric>
 
 #include "absl/strings/match.h"
-#include "tests/index/scorers/made_up_layer.h"
+#include "tests/index/scorers/synthetic_layer.h"
 
 namespace seine {
 namespace {

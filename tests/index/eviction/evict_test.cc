@@ -73,8 +73,8 @@ void ExpectAsIfAlone(const Index& index, const SequenceHandle& sequence, int lay
     auto answers = index.Retrieve({{sequence, layer, queries.data()}}, params);
     ASSERT_TRUE(answers.ok() && (*answers)[0].status.ok());
     const ItemAnswer& answer = (*answers)[0];
-    EXPECT_EQ(answer.dense_begin, 0);
-    EXPECT_EQ(answer.dense_end, answer.num_tokens);
+    EXPECT_EQ(answer.zone_begin, 0);
+    EXPECT_EQ(answer.zone_end, answer.num_tokens);
     for (int h = 0; h < g.num_kv_heads; ++h) {
       SCOPED_TRACE(::testing::Message() << "head " << h << " top_k " << top_k);
       const Alone alone(config, h, kept[h], backend);
@@ -82,7 +82,7 @@ void ExpectAsIfAlone(const Index& index, const SequenceHandle& sequence, int lay
       const ItemAnswer want = (*alone.index->Retrieve({{alone.sequence, 0, own}}, params))[0];
       std::vector<int32_t> dense;
       for (int64_t i = 0; i < want.num_tokens; ++i) {
-        if (i < want.dense_begin || i >= want.dense_end) dense.push_back(kept[h][i]);
+        if (i < want.zone_begin || i >= want.zone_end) dense.push_back(kept[h][i]);
       }
       EXPECT_EQ(answer.dense_positions[h], dense);
       for (int q = 0; q < g.group(); ++q) {
@@ -113,7 +113,7 @@ class Evict : public ::testing::Test {
     sequence_ = *index_->CreateSequence("");
     ASSERT_TRUE(AppendNames(index_.get(), sequence_, 0, 0, Names(0, tokens)).ok());
   }
-  EvictAnswer Cut(const EvictParams& params, const ScoreGiven& given = {}) {
+  EvictAnswer Cut(const EvictParams& params, const ScorerInputs& given = {}) {
     auto answer = index_->Evict(sequence_, 0, params, given);
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : EvictAnswer();
@@ -318,7 +318,7 @@ TEST_F(Evict, ScorersTakeWhatComesWithTheCall) {
   EvictParams params;
   params.scorer.name = "client";
   params.budget.tokens = 100;
-  ScoreGiven given;
+  ScorerInputs given;
   given.scores = {scores, scores};
   const Sets kept = Cut(params, given).kept;
   for (int i = 0; i < 100; ++i) EXPECT_EQ(kept[1][i], 2 * i + 1);
@@ -405,7 +405,7 @@ TEST_F(Evict, BadInputIsNamed) {
   Fill(SmallConfig(), 200);
   EvictParams params;
   params.budget.tokens = 100;
-  const auto error = [&](const EvictParams& p, const ScoreGiven& given = {}) {
+  const auto error = [&](const EvictParams& p, const ScorerInputs& given = {}) {
     const auto answer = index_->Evict(sequence_, 0, p, given);
     return answer.ok() ? std::string("none") : std::string(answer.status().message());
   };
@@ -426,7 +426,7 @@ TEST_F(Evict, BadInputIsNamed) {
   bad.scorer.name = "client";
   EXPECT_TRUE(absl::StrContains(error(bad), "scores: 0 heads given"));
   const std::vector<float> scores(150);
-  ScoreGiven given;
+  ScorerInputs given;
   given.scores = {scores, scores};
   EXPECT_TRUE(absl::StrContains(error(bad, given), "scores[0]: 150 for a KV head that holds 200"));
   EXPECT_EQ(index_->Evict(sequence_, 9, params, {}).status().code(), absl::StatusCode::kInvalidArgument);

@@ -74,7 +74,7 @@ class OwnQueries : public ::testing::Test {
     EXPECT_TRUE(scores.ok()) << scores.status();
     return scores->positions;
   }
-  Scores ScoresOf(const Index& index, const SequenceHandle& sequence, const ScoreGiven& given = {}) {
+  Scores ScoresOf(const Index& index, const SequenceHandle& sequence, const ScorerInputs& given = {}) {
     auto scores = index.Score(sequence, 0, index_->config().eviction->scorer, given);
     EXPECT_TRUE(scores.ok()) << scores.status();
     return scores.ok() ? scores->scores : Scores();
@@ -180,7 +180,7 @@ TEST_F(OwnQueries, CallsTakeThoseThatWereKept) {
     Make(ByQueries(name, /*keep_queries=*/20));
     ASSERT_TRUE(Append(sequence_, 0, 90, /*with=*/50).ok());
     const std::vector<float> last = QueriesOf(geometry(), 70, 90);
-    const ScoreGiven given{.queries = last.data(), .num_queries = 20};
+    const ScorerInputs given{.queries = last.data(), .num_queries = 20};
     EXPECT_EQ(ScoresOf(*index_, sequence_), ScoresOf(*index_, sequence_, given));
     EvictParams params;
     params.scorer = index_->config().eviction->scorer;
@@ -304,7 +304,7 @@ TEST_F(OwnQueries, MemoryIsCountedAndItsLimitHolds) {
   EXPECT_TRUE(Append(sequence_, 48, 2, /*with=*/2).ok());
   Ask(sequence_, 49);  // the newer in the older one's place, which needs room for both
   EXPECT_EQ(index_->stats().query_bytes, 2 * row);
-  EXPECT_EQ(index_->stats().queries_not_kept, 0);
+  EXPECT_EQ(index_->stats().dropped_queries, 0);
 }
 
 TEST_F(OwnQueries, WhereThereIsNoRoomAStepIsAnsweredAndCounted) {
@@ -317,7 +317,7 @@ TEST_F(OwnQueries, WhereThereIsNoRoomAStepIsAnsweredAndCounted) {
   Make(config);
   ASSERT_TRUE(Append(sequence_, 0, 50).ok());
   Ask(sequence_, 49);
-  EXPECT_EQ(index_->stats().queries_not_kept, 1);
+  EXPECT_EQ(index_->stats().dropped_queries, 1);
   EXPECT_EQ(index_->stats().query_bytes, 0);
 }
 

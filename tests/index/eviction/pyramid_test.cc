@@ -13,8 +13,8 @@ using testing::Names;
 using testing::SmallConfig;
 using testing::TestBackend;
 
-BudgetConfig Pyramid(int64_t tokens, double beta = 20) {
-  return {.tokens = tokens, .heads = HeadBudget::kPyramid, .beta = beta};
+BudgetConfig Pyramid(int64_t tokens, double ratio = 20) {
+  return {.tokens = tokens, .heads = HeadBudget::kPyramid, .pyramid_ratio = ratio};
 }
 
 class PyramidIndex : public ::testing::Test {

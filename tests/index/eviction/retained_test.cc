@@ -81,7 +81,7 @@ class RetainedTest : public ::testing::TestWithParam<ReportedBudget> {
       eviction.scorer.name = GetParam().scorer;
       eviction.budget.tokens = 60;
       eviction.budget.heads = GetParam().heads;
-      if (GetParam().heads == HeadBudget::kPyramid) eviction.budget.beta = 3;
+      if (GetParam().heads == HeadBudget::kPyramid) eviction.budget.pyramid_ratio = 3;
       eviction.keep.sinks = 2;
       eviction.interval = 12;
     }

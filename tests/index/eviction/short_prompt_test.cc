@@ -36,7 +36,7 @@ class ShortPrompts : public ::testing::Test {
       queries_.insert(queries_.end(), one.begin(), one.end());
     }
   }
-  ScoreGiven Given(int64_t count) const {
+  ScorerInputs Given(int64_t count) const {
     return {.queries = count > 0 ? queries_.data() : nullptr, .num_queries = count};
   }
   static ScorerConfig Named(const char* name) {
@@ -45,7 +45,7 @@ class ShortPrompts : public ::testing::Test {
     if (config.name == "expected_attention") config.value_norms = false;
     return config;
   }
-  absl::StatusOr<EvictAnswer> Cut(const char* scorer, int64_t budget, const ScoreGiven& given) {
+  absl::StatusOr<EvictAnswer> Cut(const char* scorer, int64_t budget, const ScorerInputs& given) {
     EvictParams params;
     params.scorer = Named(scorer);
     params.budget.tokens = budget;
@@ -127,7 +127,7 @@ TEST_F(ShortPrompts, BadInputIsRefusedWhereNothingWouldBeEvicted) {
   params.scorer.name = "client";
   params.budget.tokens = 100;
   const std::vector<float> nine(9);
-  const ScoreGiven given{.scores = {nine, nine}};
+  const ScorerInputs given{.scores = {nine, nine}};
   EXPECT_TRUE(
       absl::StrContains(index_->Evict(sequence_, 0, params, given).status().message(), "scores[0]: 9 for a KV head"));
 }

@@ -21,8 +21,8 @@ class CompareExactTest : public ::testing::Test {
  protected:
   CompareExactTest() {
     params_.search.top_k = 20;
-    params_.search.refine = 20;
-    params_.search.beta = .05;
+    params_.search.rescore_k = 20;
+    params_.search.candidate_fraction = .05;
     params_.search.scope = Scope::kPerQHead;
   }
   // Steps 0 to `steps` - 1 of every layer.
@@ -181,8 +181,8 @@ TEST_F(CompareExactTest, TheLatestStepIsDescribed) {
       found += shares[set.positions[i]];
     }
     EXPECT_NEAR(set.found, found, 1e-5);
-    EXPECT_NEAR(set.sink, std::accumulate(shares.begin(), shares.begin() + answer.dense_begin, 0.0), 1e-5);
-    EXPECT_NEAR(set.local, std::accumulate(shares.begin() + answer.dense_end, shares.end(), 0.0), 1e-5);
+    EXPECT_NEAR(set.sink, std::accumulate(shares.begin(), shares.begin() + answer.zone_begin, 0.0), 1e-5);
+    EXPECT_NEAR(set.local, std::accumulate(shares.begin() + answer.zone_end, shares.end(), 0.0), 1e-5);
     EXPECT_NEAR(set.sink + set.local + set.found + set.tail, 1, 1e-5);
     EXPECT_GT(set.tail, .01);
     EXPECT_GT(set.recall, .5);

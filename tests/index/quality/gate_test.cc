@@ -33,8 +33,8 @@ IndexConfig WatchedConfig(double gate) {
 SearchParams PoorParams(Scope scope = Scope::kPerQHead) {
   SearchParams params;
   params.top_k = 20;
-  params.refine = 20;
-  params.beta = .02;
+  params.rescore_k = 20;
+  params.candidate_fraction = .02;
   params.scope = scope;
   return params;
 }
@@ -51,7 +51,7 @@ AttendAnswer AnswerOf(const LiveIndex& live, const SequenceHandle& seq, int laye
 int AnswersUntilExact(const LiveIndex& live, const SequenceHandle& seq, int layer) {
   for (int i = 1; i <= 300; ++i) {
     const auto queries = Queries(live.index->config().geometry, 100 + i);
-    if (AnswerOf(live, seq, layer, queries, PoorParams()).path == Path::kGate) return i;
+    if (AnswerOf(live, seq, layer, queries, PoorParams()).path == SearchMode::kGate) return i;
   }
   return -1;
 }
@@ -114,7 +114,7 @@ TEST(GateTest, ALayerThatLosesTooMuchAttendsExactly) {
     for (const Scope scope : {Scope::kPerQHead, Scope::kPerKvHead}) {
       const auto queries = Queries(g, 4321);
       const AttendAnswer answer = AnswerOf(live, of, 1, queries, PoorParams(scope), {.softcap = 3});
-      EXPECT_EQ(answer.path, Path::kGate);
+      EXPECT_EQ(answer.path, SearchMode::kGate);
       EXPECT_EQ(answer.num_tokens, tokens);
       EXPECT_EQ(answer.attended_tokens, tokens * g.num_q_heads);
       EXPECT_EQ(answer.prompt_tokens, 0);
@@ -125,7 +125,7 @@ TEST(GateTest, ALayerThatLosesTooMuchAttendsExactly) {
       }
     }
   }
-  EXPECT_NE(AnswerOf(live, seq, 0, Queries(g, 1), PoorParams()).path, Path::kGate);  // the other layer
+  EXPECT_NE(AnswerOf(live, seq, 0, Queries(g, 1), PoorParams()).path, SearchMode::kGate);  // the other layer
   const IndexStats stats = live.index->stats();
   EXPECT_EQ(stats.gate_answers, 1 + 4);
   ASSERT_EQ(stats.gate_layers.size(), 1u);
@@ -139,13 +139,13 @@ TEST(GateTest, WhoAsksForSetsOrScoresGetsThem) {
   const SequenceHandle seq = live.Filled(kWatched);
   ASSERT_GT(AnswersUntilExact(live, seq, 0), 0);
   const auto queries = Queries(g, 4);
-  EXPECT_EQ(live.index->Retrieve({{seq, 0, queries.data()}}, PoorParams())->at(0).path, Path::kIndex);
+  EXPECT_EQ(live.index->Retrieve({{seq, 0, queries.data()}}, PoorParams())->at(0).path, SearchMode::kIndex);
   const AttendAnswer with = AnswerOf(live, seq, 0, queries, PoorParams(), {.with_positions = true});
-  EXPECT_EQ(with.path, Path::kIndex);
+  EXPECT_EQ(with.path, SearchMode::kIndex);
   EXPECT_FALSE(with.selected.positions[0].empty());
   SearchParams exact = PoorParams();
   exact.method = Method::kExact;
-  EXPECT_EQ(AnswerOf(live, seq, 0, queries, exact).path, Path::kExact);
+  EXPECT_EQ(AnswerOf(live, seq, 0, queries, exact).path, SearchMode::kExact);
 }
 
 TEST(GateTest, WhatIsNotAttendedWholeIsNotWatched) {
@@ -169,7 +169,7 @@ TEST(GateTest, ShortSequencesStayDense) {
   const auto queries = Queries(live.index->config().geometry, 3);
   const AttendAnswer answer = AnswerOf(live, empty, 0, queries, PoorParams());
   EXPECT_TRUE(answer.status.ok()) << answer.status;
-  EXPECT_EQ(answer.path, Path::kDense);
+  EXPECT_EQ(answer.path, SearchMode::kDense);
 }
 
 TEST(GateTest, ASoftCapBendsWhatIsLost) {
@@ -202,7 +202,7 @@ TEST(GateTest, AGoodCodeIsLeftAlone) {
   for (int i = 0; i < 140; ++i) {
     SearchParams params;
     params.top_k = 50;
-    EXPECT_NE(AnswerOf(live, seq, 0, Queries(live.index->config().geometry, i), params).path, Path::kGate);
+    EXPECT_NE(AnswerOf(live, seq, 0, Queries(live.index->config().geometry, i), params).path, SearchMode::kGate);
   }
   const IndexStats stats = live.index->stats();
   EXPECT_EQ(stats.gate_checks, 4);

@@ -7,8 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "tests/index/made_up_model.h"
 #include "tests/index/quality/live_index.h"
+#include "tests/index/synthetic_model.h"
 
 namespace seine {
 namespace {
@@ -42,10 +42,10 @@ double RecallSum(const Index& index, const SequenceHandle& seq, const float* que
 SearchParams Selector(Scope scope, GqaReduce reduce, float mass_p = 0) {
   SearchParams params;
   params.top_k = mass_p > 0 ? 200 : 20;
-  params.beta = .05;
-  params.refine = 20;
+  params.candidate_fraction = .05;
+  params.rescore_k = 20;
   params.scope = scope;
-  params.reduce = reduce;
+  params.gqa_reduce = reduce;
   params.mass_p = mass_p;
   return params;
 }
@@ -138,8 +138,8 @@ TEST(QualityMonitorTest, AnotherModelsProfilePromisesMoreThanIsFound) {
     const SequenceHandle seq = *live.index->CreateSequence("");
     EXPECT_TRUE(live.index->Append(seq, 0, 0, testing::View(g, rows), {}).ok());
     SearchParams params = Selector(Scope::kPerQHead, GqaReduce::kMean);
-    params.beta = .01;
-    params.refine = 100;
+    params.candidate_fraction = .01;
+    params.rescore_k = 100;
     for (int step = 0; step < 63; ++step) {
       const std::vector<float> queries = model.Query(4095, step + 1);
       EXPECT_TRUE(live.index->Retrieve({{seq, 0, queries.data()}}, params)->at(0).status.ok());

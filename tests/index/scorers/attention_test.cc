@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "absl/strings/match.h"
-#include "tests/index/scorers/made_up_layer.h"
+#include "tests/index/scorers/synthetic_layer.h"
 
 namespace seine {
 namespace {

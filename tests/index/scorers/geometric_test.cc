@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/targets.h"
 #include "profile/filters.h"
-#include "tests/index/scorers/made_up_layer.h"
+#include "tests/index/scorers/synthetic_layer.h"
 
 namespace seine {
 namespace {

@@ -131,7 +131,7 @@ TEST_F(Kvpress, PyramidBudgetsAreEqualWithinRounding) {
     const BudgetConfig budget{.tokens = row.tokens,
                               .ratio = row.percent / 100.0,
                               .heads = HeadBudget::kPyramid,
-                              .beta = static_cast<double>(row.beta)};
+                              .pyramid_ratio = static_cast<double>(row.beta)};
     const BudgetScope scope{.layer = row.layer, .num_layers = row.layers, .length = row.prompt, .window = row.window};
     EXPECT_LE(std::abs(KeptTokens(budget, row.prompt, scope) - row.kept), 1)
         << row.prompt << " tokens, budget " << row.tokens << " or " << row.percent << " % off, window " << row.window

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "tests/index/scorers/made_up_layer.h"
+#include "tests/index/scorers/synthetic_layer.h"
 
 namespace seine {
 namespace {

@@ -93,7 +93,7 @@ class SoftmaxScale : public ::testing::Test {
     return want;
   }
 
-  void Expect(const Index& index, const SequenceHandle& sequence, const ScoreGiven& given, double scale) {
+  void Expect(const Index& index, const SequenceHandle& sequence, const ScorerInputs& given, double scale) {
     for (const char* name : {"snapkv", "tova", "h2o", "expected_attention"}) {
       ScorerConfig config;
       config.name = name;
@@ -110,7 +110,7 @@ class SoftmaxScale : public ::testing::Test {
     }
   }
 
-  ScoreGiven Given() const { return {.queries = queries_.data(), .num_queries = kQueries}; }
+  ScorerInputs Given() const { return {.queries = queries_.data(), .num_queries = kQueries}; }
 
   TestBackend backend_;
   std::vector<double> keys_;    // [tokens, KV heads, dim]
@@ -135,7 +135,7 @@ TEST_F(SoftmaxScale, IsTheCallsWhereItStatesOne) {
   const auto index = MakeIndex(config, &backend_);
   const SequenceHandle sequence = *index->CreateSequence("");
   ASSERT_TRUE(AppendNames(index.get(), sequence, 0, 0, Names(0, kScaleTokens)).ok());
-  ScoreGiven given = Given();
+  ScorerInputs given = Given();
   given.softmax_scale = .05f;
   Expect(*index, sequence, given, .05f);
   for (const float bad : {-1.0f, INFINITY, NAN}) {
@@ -154,7 +154,7 @@ TEST_F(SoftmaxScale, IsDiagnosedWith) {
   params.scorers.resize(1);
   params.scorers[0].name = "client";
   for (const float scale : {0.0f, .01f, .5f}) {
-    ScoreGiven given = Given();
+    ScorerInputs given = Given();
     given.softmax_scale = scale;
     std::vector<std::vector<float>> attention;
     for (int h = 0; h < kKvHeads; ++h) {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/index/test_util.h"
 
 namespace seine {

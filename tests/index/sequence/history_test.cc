@@ -41,7 +41,7 @@ struct CutConfig {
   Centre centre;
   Coarse coarse;
   int update_buffer;
-  int centre_tokens;
+  int centre_window;
 };
 
 void PrintTo(const CutConfig& config, std::ostream* out) { *out << config.name; }
@@ -54,7 +54,7 @@ class CutTest : public ::testing::TestWithParam<CutConfig> {
     config.geometry.num_layers = 1;
     config.zones.update_buffer = c.update_buffer;
     config.codec.centre = c.centre;
-    config.codec.centre_tokens = c.centre_tokens;
+    config.codec.centre_window = c.centre_window;
     config.search.coarse = c.coarse;
     return config;
   }
@@ -85,7 +85,7 @@ TEST_P(CutTest, TruncateAndForkEqualOneBuiltFromNothing) {
     if (!fork.ok()) {  // only where keys are gone, inside a window
       ASSERT_EQ(GetParam().store, KvStore::kNone) << fork.status();
       ASSERT_EQ(fork.status().code(), StatusCode::kFailedPrecondition) << fork.status();
-      ASSERT_TRUE(cut > sink && ((cut - sink) % GetParam().centre_tokens != 0 || GetParam().centre == Centre::kGlobal));
+      ASSERT_TRUE(cut > sink && ((cut - sink) % GetParam().centre_window != 0 || GetParam().centre == Centre::kGlobal));
       const SequenceInfo before = *index->GetSequence(whole);
       ASSERT_EQ(index->Truncate(whole, cut), fork.status());
       ASSERT_EQ(index->GetSequence(whole)->layer_tokens, before.layer_tokens);

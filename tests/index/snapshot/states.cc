@@ -11,12 +11,12 @@ namespace seine::testing {
 
 namespace {
 
-IndexConfig RsqConfig(KvStore store, DType dtype, Coarse coarse, Centre centre, int centre_tokens = 64) {
+IndexConfig RsqConfig(KvStore store, DType dtype, Coarse coarse, Centre centre, int centre_window = 64) {
   IndexConfig config = SmallConfig(store);
   config.geometry.dtype = dtype;
   config.codec.centre = centre;
-  config.codec.centre_tokens = centre_tokens;
-  config.zones.update_buffer = std::max(64, centre_tokens);
+  config.codec.centre_window = centre_window;
+  config.zones.update_buffer = std::max(64, centre_window);
   config.search.coarse = coarse;
   return config;
 }

@@ -1,4 +1,4 @@
-// Made-up streams of rows for the subspace tests.
+// Synthetic streams of rows for the subspace tests.
 #ifndef SEINE_TESTS_INDEX_SUBSPACE_STREAMS_H_
 #define SEINE_TESTS_INDEX_SUBSPACE_STREAMS_H_
 

@@ -200,7 +200,7 @@ TEST_P(SubspaceAttendTest, BelowTheThresholdAllIsAttendedAsItReads) {
   simulation->Truncate(290);
   SearchParams params;
   const AttendAnswer answer = Attend(sequence, params, kWithTail);
-  EXPECT_EQ(answer.path, Path::kDense);
+  EXPECT_EQ(answer.path, SearchMode::kDense);
   EXPECT_FALSE(answer.tail);
   EXPECT_EQ(answer.attended_tokens, 6 * 290);
   const std::vector<Head> heads = Read(*simulation);

@@ -129,13 +129,13 @@ TEST_P(SubspaceIndexTest, SearchesScoreTheRowsThatAreReadBack) {
     for (int q = 0; q < g.num_q_heads; ++q) {
       const int h = q / g.group();
       std::vector<std::pair<float, int32_t>> best;
-      for (int64_t p = answer.dense_begin; p < answer.dense_end; ++p) {
+      for (int64_t p = answer.zone_begin; p < answer.zone_end; ++p) {
         const std::vector<float> key = simulation->Row(h, p, false);
         const double dot = std::inner_product(key.begin(), key.end(), &queries[q * g.head_dim], 0.0);
         best.emplace_back(static_cast<float>(-dot / std::sqrt(g.head_dim)), static_cast<int32_t>(p));
       }
       for (size_t i = 0; i < answer.positions[q].size(); ++i) {
-        EXPECT_NEAR(answer.scores[q][i], -best[answer.positions[q][i] - answer.dense_begin].first, 1e-4);
+        EXPECT_NEAR(answer.scores[q][i], -best[answer.positions[q][i] - answer.zone_begin].first, 1e-4);
       }
       std::sort(best.begin(), best.end());
       size_t found = 0;
@@ -172,7 +172,7 @@ TEST_P(SubspaceIndexTest, ReplaysAreToldFromRewrites) {
     params.budget.tokens = 200;
     std::vector<float> scores(300);
     for (const int kept : {3, 100, 290}) scores[kept] = 1;
-    ScoreGiven given;
+    ScorerInputs given;
     given.scores.assign(g.num_kv_heads, scores);
     auto answer = index->Evict(sequence, 0, params, given);
     ASSERT_TRUE(answer.ok()) << answer.status();

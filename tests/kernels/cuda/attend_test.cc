@@ -473,10 +473,10 @@ struct SearchedZone {
 SearchParams ZoneParams(Scope scope, GqaReduce reduce = GqaReduce::kSoftmaxSum) {
   SearchParams params;
   params.top_k = 30;
-  params.refine = 60;
+  params.rescore_k = 60;
   params.softmax_scale = .1f;
   params.scope = scope;
-  params.reduce = reduce;
+  params.gqa_reduce = reduce;
   return params;
 }
 

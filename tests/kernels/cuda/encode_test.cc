@@ -87,7 +87,7 @@ TEST_P(EncodeTest, RsqEqualsTheCpu) {
   for (const Centre centre : {Centre::kNone, Centre::kGlobal, Centre::kWindow}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(centre)) + " " + std::to_string(static_cast<int>(dtype)));
-      const auto codec = MakeRsqCodec({.head_dim = dim, .seed = 5, .centre = centre, .centre_tokens = 64});
+      const auto codec = MakeRsqCodec({.head_dim = dim, .seed = 5, .centre = centre, .centre_window = 64});
       ExpectSameCodes(*codec, EdgeKeys(128, dim, dim), dtype);
     }
   }
@@ -117,10 +117,10 @@ TEST_P(EncodeTest, HugeKeysEqualTheCpu) {
 
 TEST_P(EncodeTest, WiderCentresEqualTheCpu) {
   const int dim = GetParam();
-  const auto rsq = MakeRsqCodec({.head_dim = dim, .seed = 5, .centre = Centre::kWindow, .centre_tokens = 192});
+  const auto rsq = MakeRsqCodec({.head_dim = dim, .seed = 5, .centre = Centre::kWindow, .centre_window = 192});
   ExpectSameCodes(*rsq, EdgeKeys(384, dim, dim), DType::kFloat16);
   BalancedOptions balanced = RandomBalanced(dim, dim, false);
-  balanced.centre_tokens = 128;
+  balanced.centre_window = 128;
   ExpectSameCodes(*MakeBalancedCodec(balanced), EdgeKeys(256, dim, dim), DType::kFloat16);
 }
 

@@ -26,7 +26,7 @@ struct HostItem {
     item.segments = task.segments;
     item.segment_keys = task.segment_keys;
     item.num_keys = task.num_keys;
-    item.usual_share = task.codec->UsualShare(task.num_keys);
+    item.usual_share = task.codec->DefaultCandidateFraction(task.num_keys);
     item.zone_begin = task.zone_begin;
     if (task.shared_centre != nullptr) {
       item.shared_centre = task.shared_centre->values.data();
@@ -106,17 +106,17 @@ void ExpectSameAsCpu(const std::vector<SearchTask>& tasks, const SearchParams& p
 SearchParams Params(int top_k, double beta) {
   SearchParams p;
   p.top_k = top_k;
-  p.beta = beta;
-  p.refine = 2 * top_k;
+  p.candidate_fraction = beta;
+  p.rescore_k = 2 * top_k;
   p.with_candidates = true;
   return p;
 }
 
-std::shared_ptr<const Codec> Rsq(int dim, Centre centre = Centre::kWindow, int centre_tokens = 64) {
+std::shared_ptr<const Codec> Rsq(int dim, Centre centre = Centre::kWindow, int centre_window = 64) {
   RsqOptions options;
   options.head_dim = dim;
   options.centre = centre;
-  options.centre_tokens = centre_tokens;
+  options.centre_window = centre_window;
   return MakeRsqCodec(options);
 }
 
@@ -171,7 +171,7 @@ TEST(SearchKernels, EveryScopeReductionAndStore) {
                           {{local.data(), dim * sizeof(float), DType::kFloat32}, 100}};
             SearchParams params = Params(40, .2);
             params.scope = scope;
-            params.reduce = reduce;
+            params.gqa_reduce = reduce;
             params.method = method;
             params.mass_p = mass_p;
             params.mass_floor = 3;
@@ -197,9 +197,9 @@ TEST(SearchKernels, CollisionAndEveryCentre) {
         SCOPED_TRACE(testing::Message() << dim << " " << static_cast<int>(centre) << static_cast<int>(coarse));
         ExpectSameAsCpu({zone.Task(queries)}, params);
         if (coarse == Coarse::kSignIp) continue;
-        params.beta = .5;  // more than collide, of which most only in one subvector
+        params.candidate_fraction = .5;  // more than collide, of which most only in one subvector
         for (const double rho : {.02, .001}) {
-          params.rho = rho;
+          params.collision_fraction = rho;
           ExpectSameAsCpu({zone.Task(queries)}, params, 1);
           for (const int searched : {64, 1536, 2944}) {  // of the keys that are counted
             SearchTask task = zone.Task(queries);

@@ -25,9 +25,9 @@ SearchItem Item(int64_t num_keys, int group) {
 TEST(Traffic, EqualsSumsByHand) {
   constexpr int64_t kKeys = 131072;
   SearchParams params;
-  params.beta = .01;  // 1,311 candidates
-  params.refine = 200;
-  params.reduce = GqaReduce::kMax;
+  params.candidate_fraction = .01;  // 1,311 candidates
+  params.rescore_k = 200;
+  params.gqa_reduce = GqaReduce::kMax;
   const SearchPlan one(params, {Item(kKeys, 4)}), two(params, {Item(kKeys, 4), Item(kKeys, 4)});
   const std::vector<StepTraffic> steps = CountTraffic(one), twice = CountTraffic(two);
   ASSERT_EQ(steps.size(), 5u);
@@ -82,7 +82,7 @@ TEST(Traffic, ALayersWorkEqualsSumsByHand) {
 TEST(Traffic, ASetAQueryNeedsNoUnion) {
   SearchParams joint, apart;
   apart.scope = Scope::kPerQHead;
-  joint.reduce = GqaReduce::kMax;
+  joint.gqa_reduce = GqaReduce::kMax;
   const SearchPlan one(joint, {Item(8192, 2)}), two(apart, {Item(8192, 2)});
   EXPECT_DOUBLE_EQ(CountTraffic(one)[2].device_bytes - CountTraffic(two)[2].device_bytes, 2 * 400 * 4.0);
 }

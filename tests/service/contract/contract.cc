@@ -9,7 +9,7 @@
 #include "service/families/sequence_families.h"
 #include "service/profiles.h"
 #include "service/snapshots/files/snapshot_folder.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 
 namespace seine::test {
 namespace {

@@ -78,7 +78,7 @@ void Contract::AddAll() {
         });
     plain.legal["items.dense_from"] = Within(0, kInt64Max);
     plain.legal["selector.top_k"] = Within(1, kMostTopK);
-    plain.legal["selector.refine"] = Within(0, kMostZone);
+    plain.legal["selector.rescore_k"] = Within(0, kMostZone);
     request.mutable_selector()->mutable_mass_p()->set_p(.5f);
     request.mutable_selector()->mutable_mass_p()->set_floor(2);
     request.mutable_selector()->mutable_mass_p()->set_cap(16);
@@ -91,7 +91,7 @@ void Contract::AddAll() {
     mass.legal["items.dense_from"] = Within(0, kInt64Max);
     mass.legal["selector.mass_p.floor"] = Within(0, 16);
     mass.legal["selector.mass_p.cap"] = Within(2, kMostTopK);
-    mass.legal["selector.refine"] = Within(0, kMostZone);
+    mass.legal["selector.rescore_k"] = Within(0, kMostZone);
   }
   {
     v1::AttendRequest request;
@@ -105,7 +105,7 @@ void Contract::AddAll() {
           EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - zone + count));
         });
     attend.legal["selector.top_k"] = Within(1, kMostTopK);
-    attend.legal["selector.refine"] = Within(0, kMostZone);
+    attend.legal["selector.rescore_k"] = Within(0, kMostZone);
     attend.legal["items.dense_from"] = Within(0, kInt64Max);
     v1::Tensor* positions = request.mutable_items(0)->mutable_positions();
     std::vector<int32_t> pairs;
@@ -119,7 +119,7 @@ void Contract::AddAll() {
           EXPECT_EQ(answer.answers(0).attended_tokens(), kQHeads * (kHeld - kZone + 2));
         });
     given.legal["selector.top_k"] = Within(1, kMostTopK);
-    given.legal["selector.refine"] = Within(0, kMostZone);
+    given.legal["selector.rescore_k"] = Within(0, kMostZone);
     given.legal["items.dense_from"] = Within(2, kInt64Max);  // below, the zone has no such position
   }
   {
@@ -155,7 +155,7 @@ void Contract::AddAll() {
     rpc.legal["items.dense_from"] = Within(0, kInt64Max);
     rpc.legal["step"] = [](Integer) { return true; };
     rpc.legal["selector.top_k"] = Within(1, kMostTopK);
-    rpc.legal["selector.refine"] = Within(0, kMostZone);
+    rpc.legal["selector.rescore_k"] = Within(0, kMostZone);
     rpc.changes = true;
   }
   {
@@ -435,7 +435,7 @@ void Contract::AddIndexes() {
     legal["spec.zones.dense_threshold"] = Within(0, kInt32Max);
     legal["spec.codec.seed"] = [](Integer) { return true; };
     legal["spec.retrieval.top_k"] = Within(1, kMostTopK);
-    legal["spec.retrieval.refine"] = Within(0, kMostZone);
+    legal["spec.retrieval.rescore_k"] = Within(0, kMostZone);
     legal["spec.memory_limit_bytes"] = Within(0, kInt64Max);
     legal["spec.subspace.key_rank"] = legal["spec.subspace.value_rank"] = by_layer ? Within(0, 0) : Within(1, kDim);
     legal["spec.subspace.key_ranks"] = legal["spec.subspace.value_ranks"] = Within(1, kDim);

@@ -150,8 +150,8 @@ TEST_P(ErrorsTest, Retrievals) {
       {"recall target", invalid, "recall_target", [](auto*, auto* s) { s->set_recall_target(1); }},
       {"recall target of a code that predicts no noise", invalid, "recall_target",
        [](auto*, auto* s) { s->set_recall_target(.9); }},
-      {"recall target and beta", invalid, "recall_target",
-       [](auto*, auto* s) { s->set_recall_target(.9), s->set_beta(.1); }},
+      {"recall target and fraction", invalid, "recall_target",
+       [](auto*, auto* s) { s->set_recall_target(.9), s->set_candidate_fraction(.1); }},
       {"floor", invalid, "mass_p.floor",
        [](auto*, auto* s) {
          s->mutable_mass_p()->set_p(.5f);
@@ -160,9 +160,9 @@ TEST_P(ErrorsTest, Retrievals) {
        }},
       {"scope", invalid, "scope", [](auto*, auto* s) { s->set_scope(static_cast<v1::Scope>(7)); }},
       {"reduce", invalid, "gqa_reduce", [](auto*, auto* s) { s->set_gqa_reduce(static_cast<v1::GqaReduce>(7)); }},
-      {"beta", invalid, "beta", [](auto*, auto* s) { s->set_beta(1.01); }},
-      {"beta NaN", invalid, "beta", [](auto*, auto* s) { s->set_beta(NAN); }},
-      {"refine", invalid, "refine", [](auto*, auto* s) { s->set_refine(-1); }},
+      {"candidate_fraction", invalid, "candidate_fraction", [](auto*, auto* s) { s->set_candidate_fraction(1.01); }},
+      {"candidate_fraction NaN", invalid, "candidate_fraction", [](auto*, auto* s) { s->set_candidate_fraction(NAN); }},
+      {"rescore_k", invalid, "rescore_k", [](auto*, auto* s) { s->set_rescore_k(-1); }},
       {"exact", StatusCode::FAILED_PRECONDITION, "exact",
        [this](auto* i, auto* s) {
          *i->mutable_handle() = none_;
@@ -185,7 +185,7 @@ TEST_P(ErrorsTest, Retrievals) {
                           EXPECT_TRUE(status.ok()) << status.error_message();
                           EXPECT_EQ(response.answers_size(), 2);
                           EXPECT_FALSE(response.answers(0).has_status());
-                          EXPECT_EQ(response.answers(0).path(), v1::PATH_INDEX);
+                          EXPECT_EQ(response.answers(0).path(), v1::SEARCH_MODE_INDEX);
                           EXPECT_FALSE(response.answers(1).has_positions());
                           return FromAnswer(response.answers(1).status());
                         }});
@@ -205,7 +205,7 @@ TEST_P(ErrorsTest, Retrievals) {
                           if (whole) return FromAnswer(response.status());
                           EXPECT_FALSE(response.has_status());
                           EXPECT_EQ(response.answers_size(), 2);
-                          EXPECT_EQ(response.answers(0).path(), v1::PATH_INDEX);
+                          EXPECT_EQ(response.answers(0).path(), v1::SEARCH_MODE_INDEX);
                           return FromAnswer(response.answers(1).status());
                         }});
     }

@@ -57,10 +57,10 @@ TEST_P(ErrorsTest, CreateIndex) {
   codec("centre_window", [](auto* c) { c->set_centre_window(65); });
   retrieval("top_k", [](auto* r) { r->set_top_k(0); });
   retrieval("top_k", [](auto* r) { r->set_top_k(std::numeric_limits<int>::max()); });
-  retrieval("beta", [](auto* r) { r->set_beta(-.1); });
-  retrieval("beta", [](auto* r) { r->set_beta(std::numeric_limits<double>::quiet_NaN()); });
-  retrieval("refine", [](auto* r) { r->set_refine(-1); });
-  retrieval("rho", [](auto* r) { r->set_rho(2); });
+  retrieval("candidate_fraction", [](auto* r) { r->set_candidate_fraction(-.1); });
+  retrieval("candidate_fraction", [](auto* r) { r->set_candidate_fraction(std::numeric_limits<double>::quiet_NaN()); });
+  retrieval("rescore_k", [](auto* r) { r->set_rescore_k(-1); });
+  retrieval("collision_fraction", [](auto* r) { r->set_collision_fraction(2); });
   retrieval("coarse", [](auto* r) { r->set_coarse(static_cast<v1::Coarse>(9)); });
   retrieval("scope", [](auto* r) { r->set_scope(static_cast<v1::Scope>(9)); });
   retrieval("gqa_reduce", [](auto* r) { r->set_gqa_reduce(static_cast<v1::GqaReduce>(9)); });

@@ -44,7 +44,7 @@ TEST(Sharing, OneTenantIsAlone) {
   for (int i = 0; i < 3; ++i) sharing.Saw(&acme);
   EXPECT_FALSE(sharing.several());
   const ShortWork one(sharing, &acme);
-  EXPECT_FALSE(sharing.Crowds(&acme));
+  EXPECT_FALSE(sharing.IsOverFairShare(&acme));
   sharing.Saw(&beta);
   EXPECT_TRUE(sharing.several());
 }

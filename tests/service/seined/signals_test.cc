@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "profile/profile.h"
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 #include "tests/service/seined/seined_process.h"
 
 namespace seine::test {

@@ -16,7 +16,7 @@ void Unread(const Target& target, Tally& tally) {
   for (uint32_t i = 0; i < 128; ++i) *step.add_items() = Query(handle, 0, i);
   step.mutable_selector()->set_top_k(2000);
   step.mutable_selector()->set_with_scores(true);
-  step.set_announce(true);
+  step.set_notify_early(true);
   InParallel(24, [&](int) {
     grpc::ClientContext context;
     auto stream = client.retrieval->Decode(&context);

@@ -31,12 +31,12 @@ void EndWitness::Refused(const std::string& what, const absl::Status& status) {
 void EndWitness::NotServing() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (not_serving_.exchange(true)) return;
-  told_ = Clock::now();
+  notified_ = Clock::now();
 }
 
 bool EndWitness::HealthCameFirst() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return not_serving_ && told_ <= first_refusal_;
+  return not_serving_ && notified_ <= first_refusal_;
 }
 
 void EndWitness::Break(const std::string& what) {

@@ -43,7 +43,7 @@ class EndWitness {
   std::atomic<int64_t> answered_{0}, refused_{0};
   std::atomic<bool> not_serving_{false};
   mutable std::mutex mutex_;
-  Clock::time_point first_refusal_ = Clock::time_point::max(), told_ = Clock::time_point::max();
+  Clock::time_point first_refusal_ = Clock::time_point::max(), notified_ = Clock::time_point::max();
   std::vector<std::string> breaks_;
 };
 

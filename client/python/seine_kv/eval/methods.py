@@ -34,7 +34,7 @@ class Method:
             zones = self.settings["zones"]
             beta, rho = paper_shares(tokens - zones["sink"] - zones["local"])
             selector, retrieval = ({**self.settings[name]} for name in ("selector", "retrieval"))
-            selector["beta"], retrieval["rho"] = beta, rho
+            selector["candidate_fraction"], retrieval["collision_fraction"] = beta, rho
             settings = {**self.settings, "selector": selector, "retrieval": retrieval}
             return replace(self, settings=settings, scheduled=False)
         if self.share is None:
@@ -83,7 +83,7 @@ def retrieval_methods(budget, profile, beta, refine, rank=0.6, schedule="fixed")
         "zones": budget.zones(),
         "profile": profile,
         "codec": {"horizon": 8192} if profile else None,
-        "selector": {"beta": beta, "refine": refine},
+        "selector": {"candidate_fraction": beta, "rescore_k": refine},
     }
     share = f"β {beta:g}"
     code = "balanced" if profile else "sign_ip"
@@ -92,7 +92,7 @@ def retrieval_methods(budget, profile, beta, refine, rank=0.6, schedule="fixed")
         "zones": budget.zones(),
         "codec": {"name": "rsq", "centre": "none"},
         "retrieval": {"coarse": "collision"},
-        "selector": {"beta": 0.05, "refine": 0},
+        "selector": {"candidate_fraction": 0.05, "rescore_k": 0},
         "tail": False,
     }
     return [

@@ -40,6 +40,19 @@ def word_of(enum: Any, number: int) -> Optional[str]:
     return value.name[len(_prefix(enum)) :].lower() if value is not None else f"unknown {number}"
 
 
+def _older_name(field: Any) -> Optional[str]:
+    """The name that a field had before, which it states as its json_name; None: it has had no other."""
+    first, *others = field.name.split("_")
+    usual = first + "".join(word.capitalize() for word in others)
+    return None if field.json_name == usual else field.json_name
+
+
+def _find(message: Any, name: str) -> Any:
+    """The field of this name, or of this older name; None: there is none."""
+    field = message.DESCRIPTOR.fields_by_name.get(name)
+    return field or next((one for one in message.DESCRIPTOR.fields if _older_name(one) == name), None)
+
+
 def fill(message: Any, settings: Optional[Mapping[str, Any]], what: str) -> None:
     """Sets fields of `message` from a dict; a name that the message does not have is an error, not ignored, as are two
     fields of which there can be one. What is None is left out."""
@@ -48,13 +61,16 @@ def fill(message: Any, settings: Optional[Mapping[str, Any]], what: str) -> None
     if not isinstance(settings, Mapping):
         raise TypeError(f"{what}: must be a dict of settings, not the {type(settings).__name__} {settings!r}")
     taken: dict[str, str] = {}  # oneof -> the field that it is
+    given: dict[str, str] = {}  # field -> the name that it was given by
     for name, value in settings.items():
-        field = message.DESCRIPTOR.fields_by_name.get(name)
+        field = _find(message, name)
         if field is None:
             known = ", ".join(message.DESCRIPTOR.fields_by_name)
             raise ValueError(f"{what}: unknown setting {name}; there are {known}")
         if value is None:
             continue
+        if given.setdefault(field.name, name) != name:
+            raise ValueError(f"{what}: {given[field.name]} and {name} are one setting".lstrip(": "))
         oneof, path = field.containing_oneof, f"{what}.{name}".lstrip(".")
         if oneof is not None and taken.setdefault(oneof.name, name) != name:
             raise ValueError(f"{what}: {taken[oneof.name]} and {name} exclude each other")

@@ -64,7 +64,7 @@ def retrieve_item(item: Item) -> Any:
 
 _REPORT = eviction_pb2.RetainedReport
 _REPORTS = {number: word_of(_REPORT.DESCRIPTOR, number) for number in _REPORT.values() if number}
-_PATH = retrieval_service_pb2.Path
+_PATH = retrieval_service_pb2.SearchMode
 _PATHS = {number: word_of(_PATH.DESCRIPTOR, number) for number in _PATH.values()}
 
 
@@ -118,7 +118,7 @@ def attended_of(answer: Any) -> Attended:
         tail=answer.tail,
         selected=answer_of(answer.selected) if answer.HasField("selected") else None,
         error=failed,
-        codes_outgrown=answer.codes_outgrown,
+        codes_stale=answer.codes_stale,
     )
 
 
@@ -137,7 +137,7 @@ def answer_of(answer: Any) -> Answer:
         capped=answer.capped,
         dense_positions=[array_of(positions) for positions in answer.dense_positions],
         error=error_of(answer.status),
-        codes_outgrown=answer.codes_outgrown,
+        codes_stale=answer.codes_stale,
     )
 
 

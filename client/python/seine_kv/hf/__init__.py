@@ -55,7 +55,7 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       top_k       tokens selected for each head (100)
       tail        whether stand-ins for what is not selected take part; None: the server's choice, which is on where the
                   index selects for each query head
-      selector    dict of beta, refine, recall_target, scope, exact, ...: as of Client.retrieve_batch. a scope
+      selector    dict of candidate_fraction, rescore_k, recall_target, scope, exact, ...: as of Client.retrieve_batch. a scope
                   that is not given means "per_q_head"
       evict       an Eviction: attention over what it retains
       low_rank    a LowRank: keys and values of the zone kept low-rank, attended as they read; with evict, those retained

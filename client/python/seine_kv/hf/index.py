@@ -13,6 +13,7 @@ from seine_kv.hf.models import heads_of
 from seine_kv.hf.tensors import dtype_name
 from seine_kv.model import layer_ropes, rope_style, stated_rope, still_layers
 from seine_kv.rope import TYPES, rope_of
+from seine_kv.settings import OLDER_NAMES
 
 
 def geometry_of(model, served):
@@ -158,7 +159,8 @@ def differences(spec, settings, asked):
     for group in ("geometry", "eviction", "subspace"):
         yield from _unlike(group, spec[group], asked[group])
     for group in ("zones", "codec", "retrieval"):
-        for name in settings[group]:
+        for given in settings[group]:
+            name = OLDER_NAMES.get(given, given)
             yield from _unlike(f"{group}.{name}", (spec[group] or {}).get(name), asked[group].get(name))
     for name in ("kv_store", "model", "memory_limit_bytes"):
         if settings[name]:

@@ -109,7 +109,7 @@ def merge_attended(parts: list[tuple[int, Attended]], whole: Whole) -> Attended:
         log_sum_exp=log_sum_exp.astype(np.float32),
         attended_tokens=sum(part.attended_tokens for _, part in parts),
         tail=any(part.tail for _, part in parts),
-        codes_outgrown=any(part.codes_outgrown for _, part in parts),
+        codes_stale=any(part.codes_stale for _, part in parts),
     )
 
 
@@ -139,5 +139,5 @@ def merge_answers(parts: list[tuple[int, Answer]], stripe: Stripe, top_k: int, w
         positions=table,
         counts=counts,
         scores=beside,
-        codes_outgrown=any(part.codes_outgrown for _, part in parts),
+        codes_stale=any(part.codes_stale for _, part in parts),
     )

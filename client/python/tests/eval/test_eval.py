@@ -100,11 +100,11 @@ def test_the_papers_shares_follow_the_zone():
     for zone, (beta, rho) in told.items():
         assert methods.paper_shares(zone) == (beta, rho) and rho >= beta
         settings = paper.of(zone + BUDGET.sink + BUDGET.local).settings
-        assert settings["selector"]["beta"] == beta and settings["retrieval"]["rho"] == rho
+        assert settings["selector"]["candidate_fraction"] == beta and settings["retrieval"]["collision_fraction"] == rho
         assert settings["retrieval"]["coarse"] == "collision"
-    assert paper.settings["selector"]["beta"] == 0.05 and "rho" not in paper.settings["retrieval"]
+    assert paper.settings["selector"]["candidate_fraction"] == 0.05 and "collision_fraction" not in paper.settings["retrieval"]
     (fixed,) = methods.choose(["paper"], methods.retrieval_methods(BUDGET, None, 0.02, 300))
-    assert fixed.of(100_000) is fixed and fixed.settings["selector"]["beta"] == 0.05
+    assert fixed.of(100_000) is fixed and fixed.settings["selector"]["candidate_fraction"] == 0.05
 
 
 def test_the_papers_schedule_is_attended(server, measured):

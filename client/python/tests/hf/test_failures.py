@@ -98,7 +98,7 @@ def test_an_index_that_somebody_deleted_is_made_again(model, installed, client):
 
 def test_settings_that_the_server_refuses_are_raised(model, client):
     hf.install(model, client.address, zones=ZONES, selector={"beta": 7.0})
-    with pytest.raises(SeineError, match="beta") as caught:
+    with pytest.raises(SeineError, match="candidate_fraction") as caught:
         generate(model, prompt())
     assert caught.value.code == "INVALID_ARGUMENT"
     hf.uninstall(model)

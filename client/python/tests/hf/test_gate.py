@@ -10,7 +10,7 @@ from small_model import ZONES, assert_all_served, decode, make_model, prompt
 from seine_kv import hf
 
 SETTINGS = {"zones": {**ZONES, "local": 0}, "dtype": "float32", "threads": 1}
-POOR = {**SETTINGS, "top_k": 20, "selector": {"beta": 0.03, "refine": 20}}  # candidates are few
+POOR = {**SETTINGS, "top_k": 20, "selector": {"candidate_fraction": 0.03, "rescore_k": 20}}  # candidates are few
 LONG = prompt(1, 700)
 
 
@@ -51,7 +51,7 @@ def test_without_it_nothing_is_checked(model):
 
 def test_good_answers_are_left_alone_and_counted(model):
     _, tokens, _ = decode(model, LONG, 40)
-    seine = hf.install(model, top_k=300, selector={"beta": 0.9, "refine": 300}, **SETTINGS)
+    seine = hf.install(model, top_k=300, selector={"candidate_fraction": 0.9, "rescore_k": 300}, **SETTINGS)
     with warnings.catch_warnings():
         warnings.simplefilter("error", hf.GateWarning)
         decode_given(model, LONG, tokens)

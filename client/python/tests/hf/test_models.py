@@ -386,7 +386,7 @@ def _recall(seen, layers, file):
             chat.append(number, keys)
             for row in range(len(queries) - 64, len(queries), 8):
                 asked = {"top_k": 50, "scope": "per_q_head"}
-                got, truth = (chat.retrieve(number, queries[row], exact=exact, refine=100, **asked) for exact in (False, True))
+                got, truth = (chat.retrieve(number, queries[row], exact=exact, rescore_k=100, **asked) for exact in (False, True))
                 found += [np.isin(got.set(head), truth.set(head)).mean() for head in range(q.shape[1])]
     return float(np.mean(found))
 

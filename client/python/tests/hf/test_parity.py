@@ -16,7 +16,7 @@ def test_everything_attended_is_dense_attention(model, client):
     ids = prompt()
     expected, tokens, _ = decode(model, ids, 20)
     for scope, tail in (("per_q_head", False), ("per_q_head", None), ("per_kv_head", False)):
-        seine = hf.install(model, client.address, tail=tail, selector={"scope": scope, "beta": 0.05}, **EVERYTHING)
+        seine = hf.install(model, client.address, tail=tail, selector={"scope": scope, "candidate_fraction": 0.05}, **EVERYTHING)
         logits, got, _ = decode(model, ids, 20)
         assert got == tokens
         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)

@@ -25,7 +25,7 @@ UNLIKE = [
     (LOW_RANK, {"low_rank": hf.LowRank(0.5, 0.5, more={"interval": 64})}, ["subspace.interval"]),
     (LOW_RANK, {}, ["subspace"]),
     ({}, {"zones": {"sink": 16, "local": 32}}, ["zones.sink", "zones.local"]),
-    ({}, {"retrieval": {"beta": 0.1, "scope": "q_head"}}, ["retrieval.beta", "retrieval.scope"]),
+    ({}, {"retrieval": {"beta": 0.1, "scope": "q_head"}}, ["retrieval.candidate_fraction", "retrieval.scope"]),
     ({}, {"codec": {"seed": 7}}, ["codec.seed"]),
     ({}, {"memory_limit_bytes": 1 << 28}, ["memory_limit_bytes"]),
     ({}, {"dtype": "bfloat16"}, ["geometry.dtype"]),

@@ -19,7 +19,7 @@ from seine_kv.model import cache_name
 from seine_kv.view.__main__ import main
 
 STEPS, TOP_K = 6, 20
-SETTINGS = {"zones": ZONES, "dtype": "float32", "threads": 1, "top_k": TOP_K, "selector": {"beta": 0.2, "refine": 40}, "gate": False}
+SETTINGS = {"zones": ZONES, "dtype": "float32", "threads": 1, "top_k": TOP_K, "selector": {"candidate_fraction": 0.2, "rescore_k": 40}, "gate": False}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 

@@ -63,7 +63,7 @@ struct Sequences final : v1::SequenceService::Service {
 struct Retrieval final : v1::RetrievalService::Service {
   // As protobuf has it, a field that is not known is passed over.
   grpc::Status Attend(grpc::ServerContext*, const v1::AttendRequest* in, v1::AttendResponse* out) override {
-    for (int i = 0; i < in->items_size(); ++i) out->add_answers()->set_path(v1::PATH_DENSE);
+    for (int i = 0; i < in->items_size(); ++i) out->add_answers()->set_path(v1::SEARCH_MODE_DENSE);
     return status;
   }
   grpc::Status status;

@@ -1,7 +1,7 @@
-// A made-up model for the balanced code: keys and queries of every head are Gaussian in the frame before RoPE, each
+// A synthetic model for the balanced code: keys and queries of every head are Gaussian in the frame before RoPE, each
 // with a mean and a spectrum of its own, so that a profile has something to find. Also that profile.
-#ifndef SEINE_TESTS_INDEX_MADE_UP_MODEL_H_
-#define SEINE_TESTS_INDEX_MADE_UP_MODEL_H_
+#ifndef SEINE_TESTS_INDEX_SYNTHETIC_MODEL_H_
+#define SEINE_TESTS_INDEX_SYNTHETIC_MODEL_H_
 
 #include <Eigen/Core>
 #include <cstdint>
@@ -54,4 +54,4 @@ IndexConfig BalancedConfig(const MadeUpModel& model, std::shared_ptr<const Profi
 
 }  // namespace seine::testing
 
-#endif  // SEINE_TESTS_INDEX_MADE_UP_MODEL_H_
+#endif  // SEINE_TESTS_INDEX_SYNTHETIC_MODEL_H_

@@ -1,4 +1,4 @@
-#include "tests/index/made_up_model.h"
+#include "tests/index/synthetic_model.h"
 
 #include <Eigen/Dense>
 #include <algorithm>
@@ -102,7 +102,7 @@ IndexConfig BalancedConfig(const MadeUpModel& model, std::shared_ptr<const Profi
   config.geometry = model.geometry();
   config.codec.name = "balanced";
   config.codec.profile = std::move(profile);
-  config.codec.profile_name = "made-up";
+  config.codec.profile_name = "synthetic";
   return config;
 }
 

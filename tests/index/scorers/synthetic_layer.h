@@ -1,6 +1,6 @@
-// One layer of made-up keys, values and queries for tests of scorers, and what a scorer says about it.
-#ifndef SEINE_TESTS_INDEX_SCORERS_MADE_UP_LAYER_H_
-#define SEINE_TESTS_INDEX_SCORERS_MADE_UP_LAYER_H_
+// One layer of synthetic keys, values and queries for tests of scorers, and what a scorer says about it.
+#ifndef SEINE_TESTS_INDEX_SCORERS_SYNTHETIC_LAYER_H_
+#define SEINE_TESTS_INDEX_SCORERS_SYNTHETIC_LAYER_H_
 
 #include <gtest/gtest.h>
 
@@ -94,4 +94,4 @@ inline Scores ScoresOf(const char* name, const ScoreInput& input) {
 
 }  // namespace seine::testing
 
-#endif  // SEINE_TESTS_INDEX_SCORERS_MADE_UP_LAYER_H_
+#endif  // SEINE_TESTS_INDEX_SCORERS_SYNTHETIC_LAYER_H_
