@@ -214,6 +214,7 @@ SEINE_BODY inline void LoadValues(AttendShared& s, const AttendItem& item, int f
     for (int i = 0; i < kRowsOfLane; ++i) {
       const int r = lane / kLanesOfRow + i * kRowsAtOnce;
       const uint8_t* row = r < rows ? s.rows[first + r] : nullptr;
+      quads[i] = Quad{};
       if (row != nullptr) quads[i] = LoadQuad(row + at);
     }
     SEINE_UNROLL
@@ -244,7 +245,7 @@ SEINE_BODY inline void DotKeys(const AttendShared& s, const AttendItem& item, in
     }
     SEINE_UNROLL
     for (int i = 0; i < kRowsOfLane; ++i) {
-      float entries[8];
+      float entries[8] = {};
       const int n = WidenQuad(quads[i], item.keys.dtype, entries);
       SEINE_UNROLL
       for (int g = 0; g < kAttendHeads; ++g) {
