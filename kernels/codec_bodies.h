@@ -1,4 +1,4 @@
-// The codecs' device code, one include a codec. A codec named Name in registry.h has there
+// The codecs' device code. The build includes each codec's NAME/*_cuda.h. A codec named Name in codec_list.h has there
 //   EncodeNameBody<kDim>               the encoder of rows of up to kDim elements (encode_cuda.h)
 //   NameSearch                         static functions by which a search prepares queries and reads records:
 //     Transform    s.transformed from s.query, and the largest sizes of what becomes int8
@@ -10,11 +10,8 @@
 #ifndef SEINE_KERNELS_CODEC_BODIES_H_
 #define SEINE_KERNELS_CODEC_BODIES_H_
 
-#include "kernels/codecs/balanced/encode_cuda.h"
-#include "kernels/codecs/balanced/search_cuda.h"
+#include "kernels/codec_bodies_found.h"  // made by kernels/CMakeLists.txt
 #include "kernels/codecs/kinds/registry.h"
-#include "kernels/codecs/rsq/encode_cuda.h"
-#include "kernels/codecs/rsq/search_cuda.h"
 #include "kernels/cuda/block.h"
 
 namespace seine::cuda {

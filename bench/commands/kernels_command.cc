@@ -43,7 +43,9 @@ cuda::SearchItem ItemOf(const KernelsFlags& f, int64_t num_keys) {
   cuda::SearchItem item;
   const CodecTraits& traits = TraitsOf(f.codec);
   item.kind = KindOf(traits);
-  item.layout = traits.layout({.head_dim = f.head_dim, .coarse_bits = f.coarse_bits, .total_bits = 2});
+  CodecSpec spec;
+  spec.head_dim = f.head_dim, spec.coarse_bits = f.coarse_bits;
+  item.layout = traits.layout(spec);
   item.segment_keys = 2048;
   item.num_keys = num_keys;
   item.chunks = &kStored;

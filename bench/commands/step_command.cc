@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "bench/commands/codec_flags.h"
 #include "bench/commands/invalid_flag.h"
 #include "bench/commands/value_flag.h"
 #include "bench/inputs/layer_data.h"
@@ -89,14 +90,7 @@ void AddFlags(CLI::App* app, StepFlags* f) {
       ->check(IsMember(CodecNames()))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--coarse-bits", f->options.codec.coarse_bits,
-                  "balanced: bits a coordinate of the scanned plane, .5, "
-                  "1 or 2")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--total-bits", f->options.codec.total_bits, "balanced: bits a coordinate in all, 1 to 4")
-      ->capture_default_str()
-      ->group(group);
+  AddCodecFlags(app, &f->options.codec, group);
   const char* run = "Run";
   app->add_option("--cache", f->cache, "cold: emptied before each step, as the rest of a model does; warm: not")
       ->check(IsMember({"cold", "warm"}))
@@ -180,7 +174,7 @@ absl::StatusOr<std::unique_ptr<LayerSource>> Prepare(StepFlags* f) {
   auto source = LayerSource::Open(f->data);
   if (!source.ok()) return source.status();
   if (f->data.profile) {  // before the data, which take long
-    absl::Status s = ValidateBits(f->options.codec, (*source)->options().head_dim);
+    absl::Status s = ValidateOptions(f->options.codec, (*source)->options().head_dim);
     if (!s.ok()) return s;
   }
   if (absl::Status s = TakeLengths(**source, f); !s.ok()) return s;

@@ -65,7 +65,7 @@ struct SeineOptions {
   std::shared_ptr<const Profile> profile;
   Rope rope;
   int64_t horizon = kDefaultHorizon;
-  double coarse_bits = 1, total_bits = 2;
+  CodecOptions codec_options;
   DatasetInfo data;
   int group = 1;  // queries of an ask
   int head_dim = 0;

@@ -37,6 +37,9 @@ absl::StatusOr<IndexConfig> ConfigOf(const SeineOptions& options, const Head& he
   config.codec.seed = options.seed;
   config.codec.centre = options.centre;
   config.codec.centre_window = options.centre_window;
+  ForEachCodecOption([&](const auto& option) {
+    if (TraitsOf(options.codec).Takes(option.name)) config.codec.*option.field = options.codec_options.*option.field;
+  });
   config.search = options.search;
   if (TraitsOf(options.codec).needs_profile) {
     auto profile = options.profile ? CutProfile(*options.profile, options.data, head)
@@ -49,8 +52,6 @@ absl::StatusOr<IndexConfig> ConfigOf(const SeineOptions& options, const Head& he
     shaped.layers[0].q_moment.resize(options.group, shaped.layers[0].q_moment[0]);
     config.codec.profile = std::make_shared<const Profile>(std::move(shaped));
     config.codec.profile_name = options.profile ? options.profile->model : "own";
-    config.codec.coarse_bits = options.coarse_bits;
-    config.codec.total_bits = options.total_bits;
     config.geometry.rope = options.rope;
     if (options.rope.stated()) {
       config.codec.horizon = options.horizon;

@@ -145,6 +145,25 @@ absl::Status CheckCapabilities(const IndexConfig& config) {
   return absl::OkStatus();
 }
 
+std::string CodecsThatTake(const char* option) {
+  std::vector<absl::string_view> names;
+  for (const CodecTraits* traits : AllCodecs()) {
+    if (traits->Takes(option)) names.push_back(traits->name);
+  }
+  return absl::StrJoin(names, " and ");
+}
+
+// Options of another codec are a misunderstanding, not something to pass over.
+absl::Status CheckOptions(const CodecConfig& codec, int head_dim) {
+  absl::Status status;
+  ForEachCodecOption([&](const auto& option) {
+    const bool given = codec.*option.field != CodecOptions().*option.field;
+    if (!status.ok() || !given || TraitsOf(codec.name).Takes(option.name)) return;
+    status = WrongField("codec", option.name, "given, but only ", CodecsThatTake(option.name), " has one");
+  });
+  return status.ok() ? ValidateOptions(codec, head_dim) : status;
+}
+
 absl::Status CheckProfiled(const IndexConfig& config) {
   const CodecConfig& codec = config.codec;
   const bool rope = config.geometry.rope.stated();
@@ -159,7 +178,7 @@ absl::Status CheckProfiled(const IndexConfig& config) {
   if (absl::Status s = CheckFieldRange("codec", "query_position", codec.query_position.value_or(0), 0, INT32_MAX);
       !s.ok())
     return s;
-  if (absl::Status s = ValidateBits(codec, config.geometry.head_dim); !s.ok()) return s;
+  if (absl::Status s = CheckOptions(codec, config.geometry.head_dim); !s.ok()) return s;
   return CheckProfile(*codec.profile, config.geometry);
 }
 
@@ -169,8 +188,6 @@ absl::Status CheckUnprofiled(const CodecConfig& codec) {
   const std::string what = absl::StrCat("given, but only ", NamesOf(true), " has one");
   if (codec.profile != nullptr || !codec.profile_name.empty()) return WrongField("codec", "profile", what);
   if (codec.horizon != plain.horizon) return WrongField("codec", "horizon", what);
-  if (codec.coarse_bits != plain.coarse_bits) return WrongField("codec", "coarse_bits", what);
-  if (codec.total_bits != plain.total_bits) return WrongField("codec", "total_bits", what);
   if (codec.query_position) return WrongField("codec", "query_position", what);
   return absl::OkStatus();
 }
@@ -258,7 +275,7 @@ int QueriesKept(const IndexConfig& config) {
 }
 
 CodecSpec SpecOf(const CodecConfig& codec, int head_dim) {
-  return {head_dim, codec.seed, codec.centre, codec.centre_window, codec.coarse_bits, codec.total_bits};
+  return {static_cast<const CodecOptions&>(codec), head_dim, codec.seed, codec.centre, codec.centre_window};
 }
 
 int64_t FilterHorizon(const IndexConfig& config) {
@@ -266,30 +283,11 @@ int64_t FilterHorizon(const IndexConfig& config) {
   return TraitsOf(config.codec.name).needs_profile ? config.codec.horizon : kDefaultHorizon;
 }
 
-// Bits of a key's coarse row.
-constexpr int kMostCoarseBits = 256;
-
-absl::Status ValidateBits(const CodecConfig& codec, int head_dim) {
-  if (codec.coarse_bits != .5 && codec.coarse_bits != 1 && codec.coarse_bits != 2) {
-    return WrongField("codec", "coarse_bits", codec.coarse_bits, " is none of 0.5, 1 and 2");
-  }
-  if (codec.coarse_bits * head_dim > kMostCoarseBits) {
-    return WrongField("codec", "coarse_bits", codec.coarse_bits, " at head_dim ", head_dim, " is more than the ",
-                      kMostCoarseBits, " bits of a key that a scan may read");
-  }
-  if (!(codec.total_bits >= 1 && codec.total_bits <= 4) || codec.total_bits * 8 != std::floor(codec.total_bits * 8)) {
-    return WrongField("codec", "total_bits", codec.total_bits, " is no multiple of 0.125 in [1, 4]");
-  }
-  if (codec.total_bits <= codec.coarse_bits) {
-    return WrongField("codec", "total_bits", codec.total_bits, " is not above coarse_bits, ", codec.coarse_bits);
-  }
+absl::Status ValidateOptions(const CodecConfig& codec, int head_dim) {
   const CodecTraits& traits = TraitsOf(codec.name);
-  const CodeLayout layout = traits.layout(SpecOf(codec, head_dim));
-  if (traits.most_code_bytes > 0 && layout.coarse_bytes + layout.fine_bytes - 1 > traits.most_code_bytes) {
-    return WrongField("codec", "total_bits", codec.total_bits, " at head_dim ", head_dim, " is more than the ",
-                      traits.most_code_bytes, " bytes that a key's code may take");
-  }
-  return absl::OkStatus();
+  if (traits.check == nullptr) return absl::OkStatus();
+  const CodecFault fault = traits.check(SpecOf(codec, head_dim));
+  return *fault.option == 0 ? absl::OkStatus() : WrongField("codec", fault.option, fault.what);
 }
 
 absl::Status CheckSoftmaxScale(absl::string_view field, float scale) {
@@ -349,7 +347,8 @@ absl::Status Validate(const IndexConfig& config) {
   if (status = CheckCapabilities(config); !status.ok()) return status;
   status = TraitsOf(config.codec.name).needs_profile
                ? CheckProfiled(config)
-               : FirstError(CheckUnprofiled(config.codec), CheckCollision(config));
+               : FirstError(CheckUnprofiled(config.codec), CheckOptions(config.codec, config.geometry.head_dim),
+                            CheckCollision(config));
   if (!status.ok()) return status;
   if (config.memory_limit_bytes < 0)
     return WrongField("", "memory_limit_bytes", config.memory_limit_bytes, " is negative");

@@ -60,7 +60,7 @@ enum class KvStore : uint8_t { kNone = 0, kKeys = 1, kKeysValues = 2 };
 
 inline constexpr int64_t kDefaultHorizon = 32768;
 
-struct CodecConfig {
+struct CodecConfig : CodecOptions {
   std::string name = "rsq";         // one of AllCodecs() (codec_traits.h), whose traits say what it needs
   uint64_t seed = 1;                // without a profile
   Centre centre = Centre::kWindow;  // Coarse::kCollision: none (the paper's) or global
@@ -72,8 +72,6 @@ struct CodecConfig {
   // Queries are expected at positions [p, p + horizon], p following from the length when a layer's first keys are
   // encoded (SealingPosition). Nothing but the default where RoPE is not stated, for it has no effect there.
   int64_t horizon = kDefaultHorizon;
-  double coarse_bits = 1;  // a coordinate, of the plane that is scanned: .5, 1 or 2
-  double total_bits = 2;   // a coordinate, of the whole code: a multiple of 1/8 above coarse_bits, in [1, 4]
   // p for whoever knows it better than the length tells, as where recorded queries are replayed.
   std::optional<int64_t> query_position;
 };
@@ -181,8 +179,8 @@ inline constexpr float kMaxSoftmaxScale = 1e4f;
 absl::Status CheckSoftmaxScale(absl::string_view field, float scale);
 // Also FAILED_PRECONDITION, where values would have to be stored. Fields open with "attention.".
 absl::Status Validate(const AttentionParams& params, const IndexConfig& config);
-// The balanced code's coarse_bits and total_bits alone, for whoever has no profile yet.
-absl::Status ValidateBits(const CodecConfig& codec, int head_dim);
+// A codec's own options alone, for whoever has no profile yet.
+absl::Status ValidateOptions(const CodecConfig& codec, int head_dim);
 
 // As settings and descriptions spell them: "sign_ip", "collision"; "none", "global", "window".
 const char* Name(Coarse coarse);

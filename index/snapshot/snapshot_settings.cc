@@ -99,10 +99,12 @@ void AddCodec(const Context& context, Lines* lines) {
   lines->Add("search.coarse", Name(context.config.search.coarse));
   lines->Add("codec.centre", Name(codec.centre));
   lines->Add("codec.centre_tokens", codec.centre_window);  // as snapshots of before spell it
-  if (TraitsOf(codec.name).needs_profile) {
-    lines->Add("codec.profile", ChecksumOf(codec.profile.get()));
-    lines->Add("codec.coarse_bits", codec.coarse_bits);
-    lines->Add("codec.total_bits", codec.total_bits);
+  const CodecTraits& traits = TraitsOf(codec.name);
+  if (traits.needs_profile) lines->Add("codec.profile", ChecksumOf(codec.profile.get()));
+  ForEachCodecOption([&](const auto& option) {
+    if (traits.Takes(option.name)) lines->Add(absl::StrCat("codec.", option.name), codec.*option.field);
+  });
+  if (traits.needs_profile) {
     lines->Add("codec.horizon", codec.horizon);
     lines->Add("codec.query_position", codec.query_position.value_or(-1));
   } else {

@@ -1,5 +1,5 @@
 // What a codec is called, what it needs and what it can do: whoever asks about a codec asks its traits, and compares no
-// names. The list of all codecs is in registry.h.
+// names. codec_list.h has them all.
 #ifndef SEINE_KERNELS_CODECS_CODEC_TRAITS_H_
 #define SEINE_KERNELS_CODECS_CODEC_TRAITS_H_
 
@@ -12,29 +12,38 @@
 
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
+#include "kernels/codecs/codec_list.h"
 
 namespace seine {
 
 // What a codec of one index is made of. Each takes what its traits say and ignores the rest.
-struct CodecSpec {
+struct CodecSpec : CodecOptions {
   int head_dim = 128;  // a multiple of 16 in [32, 512]
   uint64_t seed = 1;
   Centre centre = Centre::kWindow;
   int centre_window = 64;  // Centre::kWindow: a multiple of 64
-  double coarse_bits = 1;  // a coordinate, of the plane that is scanned
-  double total_bits = 2;   // a coordinate, of the whole code
+};
+
+// What is wrong with a codec's options.
+struct CodecFault {
+  const char* option = "";  // empty: nothing is
+  std::string what;
 };
 
 struct CodecTraits {
   const char* name;  // on the wire and in flags
-  // A codec a head, made of the moments of a model's profile; the settings profile, horizon, query_position,
-  // coarse_bits and total_bits are such a codec's alone. Without: one codec serves every head.
+  // A codec a head, made of the moments of a model's profile; the settings profile, horizon and query_position are
+  // such a codec's alone. Without: one codec serves every head.
   bool needs_profile;
   // Codec::CoarseNoise: searches may be asked for a share of the exact answer (SearchParams::recall_target).
   bool predicts_noise;
   std::initializer_list<Centre> centres;       // that it can store; the first is the usual one
   std::initializer_list<Coarse> coarse_modes;  // that its coarse plane can be scanned by; likewise
   int most_code_bytes;  // of a key's coarse row and record, less the record's factor; 0: as many as the layout has
+
+  std::initializer_list<const char*> options;  // of SEINE_FOR_EACH_CODEC_OPTION, that it takes
+  // What is wrong with the options that it takes; nullptr where it takes none.
+  CodecFault (*check)(const CodecSpec& spec);
 
   // The planes of a key, and so its bytes.
   CodeLayout (*layout)(const CodecSpec& spec);
@@ -49,6 +58,7 @@ struct CodecTraits {
 
   bool Supports(Centre centre) const;
   bool Supports(Coarse coarse) const;
+  bool Takes(std::string_view option) const;
 };
 
 // nullptr: there is none of this name.

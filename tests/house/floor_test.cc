@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -50,6 +51,13 @@ std::string PlaceOf(const std::string& file, const std::string& room) {
   return folder == room ? std::regex_replace(file, kStem, "") : folder;
 }
 
+// The floor of a folder or stem, as the plan says of it, or of all folders beside it ("codecs/*").
+std::optional<int> FloorOf(const std::map<std::string, int>& floors, const std::string& place) {
+  auto own = floors.find(place);
+  if (own == floors.end()) own = floors.find(place.substr(0, place.rfind('/')) + "/*");
+  return own == floors.end() ? std::nullopt : std::optional(own->second);
+}
+
 // What the plan and the tree disagree in.
 std::vector<std::string> Disagreements(const fs::path& root, const Plan& plan) {
   static const std::regex kInclude(R"re(^\s*#\s*include\s*"([^"]+)".*)re"), kSource(R"(\.(h|cc|cu|cuh|inc))");
@@ -59,15 +67,17 @@ std::vector<std::string> Disagreements(const fs::path& root, const Plan& plan) {
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       if (!std::regex_match(entry.path().extension().string(), kSource)) continue;
       const std::string name = fs::relative(entry.path(), root).string(), place = PlaceOf(name, room);
-      const auto own = floors.find(place);
-      if (!std::exchange(seen[place], true) && own == floors.end()) found.push_back(place + " has no floor");
+      const std::optional<int> own = FloorOf(floors, place);
+      if (!std::exchange(seen[place], true) && !own) found.push_back(place + " has no floor");
+      if (floors.find(place) == floors.end()) seen[place.substr(0, place.rfind('/')) + "/*"] = true;
       std::ifstream in(entry.path());
       std::smatch match;
       std::string line;
       for (int number = 1; std::getline(in, line); ++number) {
-        if (own == floors.end() || !std::regex_match(line, match, kInclude)) continue;
-        const auto other = floors.find(PlaceOf(match[1], room));
-        if (other == floors.end() || other == own || other->second < own->second) continue;
+        if (!own || !std::regex_match(line, match, kInclude)) continue;
+        const std::string below = PlaceOf(match[1], room);
+        const std::optional<int> other = FloorOf(floors, below);
+        if (!other || below == place || *other < *own) continue;
         found.push_back(name + ":" + std::to_string(number) + " includes " + match[1].str() +
                         ", which does not lie lower");
       }
@@ -119,19 +129,22 @@ TEST(Floor, EveryDisagreementIsReported) {
     fs::create_directories((root / file).parent_path());
     std::ofstream(root / file) << text;
   };
-  plant("plan", "# a plan\n\nroom\n  low same gone\n  high low\n\nhouse/attic\n  box\n  a\n");
+  plant("plan", "# a plan\n\nroom\n  low same gone\n  all/*\n  high low\n\nhouse/attic\n  box\n  a\n");
   plant("room/low/a.h", "#include \"room/low/b.h\"\n#include <vector>\n#include \"room/high_cuda.h\"\n");
   plant("room/low/b.h", "\n#include \"room/same/a.h\"\n");
   plant("room/same/a.h", "#include \"elsewhere/a.h\"\n");
   plant("room/high_cpu.cc", "#include \"room/low/a.h\"\n");
   plant("room/new/a.h", "");
+  plant("room/all/x/a.h", "#include \"room/all/y/a.h\"\n#include \"room/all/x/b.h\"\n");
+  plant("room/all/y/a.h", "#include \"room/low/a.h\"\n");
   plant("house/attic/a.h", "#include \"house/attic/box/a.h\"\n");
   plant("house/attic/box/a.h", "#include \"house/attic/a.h\"\n#include \"room/low/a.h\"\n");
   std::vector<std::string> found = Disagreements(root, ReadPlan(root / "plan"));
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, (std::vector<std::string>{
                        "house/attic/box/a.h:1 includes house/attic/a.h, which does not lie lower", "low stands twice",
-                       "room/gone is not there", "room/low/a.h:3 includes room/high_cuda.h, which does not lie lower",
+                       "room/all/x/a.h:1 includes room/all/y/a.h, which does not lie lower", "room/gone is not there",
+                       "room/low/a.h:3 includes room/high_cuda.h, which does not lie lower",
                        "room/low/b.h:2 includes room/same/a.h, which does not lie lower", "room/new has no floor"}));
   fs::remove_all(root);
 }

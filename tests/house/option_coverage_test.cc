@@ -1,4 +1,4 @@
-// Every setting of scorers, budgets, eviction and subspaces that the wire has can be given on command lines, in
+// Every setting of scorers, budgets, codecs, eviction and subspaces that the wire has can be given on command lines, in
 // the server's file and to the bench. A walk over the messages finds the settings: one that is new and nowhere to be
 // given fails here.
 #include <google/protobuf/descriptor.h>
@@ -17,6 +17,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "kernels/codecs/codec_list.h"
 #include "profile/scorer_list.h"
 #include "profile/spelling.h"
 #include "seine/v1/eviction.pb.h"
@@ -157,6 +158,21 @@ TEST(OptionCoverage, TheRegistryIsTheWires) {
   const v1::ScorerSettings scorer;
   ForEachSetting(Of(scorer), "", [&](const std::string& path, const FieldDescriptor&) { wire.insert(path); });
   EXPECT_EQ(registry, wire);
+}
+
+// The list of codecs' options, too, beside the settings that all codecs have.
+TEST(OptionCoverage, TheCodecListIsTheWires) {
+  std::set<std::string> list = {"name", "seed", "centre", "centre_window", "profile", "horizon"}, wire;
+  ForEachCodecOption([&](const auto& option) { list.insert(option.name); });
+  ForEachSetting(Of(v1::CodecSettings()), "",
+                 [&](const std::string& path, const FieldDescriptor&) { wire.insert(path); });
+  EXPECT_EQ(list, wire);
+  const std::set<std::string> create = HelpWords(std::string(SEINE_PROGRAM) + " index create");
+  const std::set<std::string> recall = HelpWords(std::string(SEINE_BENCH_PROGRAM) + " recall");
+  ForEachCodecOption([&](const auto& option) {
+    const std::string flag = "--" + absl::StrReplaceAll(option.name, {{"_", "-"}});
+    EXPECT_TRUE(create.contains(flag) && recall.contains(flag)) << flag;
+  });
 }
 
 // A field's older name is read wherever its name is, and is nobody else's.

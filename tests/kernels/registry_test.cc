@@ -37,7 +37,8 @@ TEST(CodecRegistry, NamesFindTheirTraits) {
     EXPECT_EQ(&TraitsOf(KindOf(*traits)), traits);
     EXPECT_TRUE(names.insert(traits->name).second) << traits->name;
   }
-  EXPECT_EQ(CodecNames(), (std::vector<std::string>{"rsq", "balanced"}));
+  const std::vector<std::string> listed = CodecNames();
+  EXPECT_EQ(std::set<std::string>(listed.begin(), listed.end()), names);
   EXPECT_EQ(FindCodec("pq"), nullptr);
   EXPECT_EQ(FindCodec(""), nullptr);
   EXPECT_STREQ(DefaultCodec(false).name, "rsq");

@@ -127,8 +127,8 @@ absl::Status Run(RecallFlags f) {
   if (TraitsOf(f.codec).needs_profile) {
     report.profile = f.profile.empty() ? "own" : f.profile;
     if (!info.rope_json.empty()) report.horizon = f.horizon.value_or(kDefaultHorizon);
-    report.coarse_bits = f.coarse_bits;
-    report.total_bits = f.total_bits;
+    report.coarse_bits = f.codec_options.coarse_bits;
+    report.total_bits = f.codec_options.total_bits;
   }
   for (Row& row : report.rows) row.peer = row.name.rfind("faiss", 0) == 0;
   if (!f.peers.empty()) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "bench/commands/codec_flags.h"
 #include "bench/commands/invalid_flag.h"
 #include "bench/commands/value_flag.h"
 #include "index/config/config.h"
@@ -143,12 +144,7 @@ void AddRecallFlags(CLI::App* app, RecallFlags* f) {
   app->add_option("--horizon", f->horizon,
                   absl::StrCat("balanced: positions ahead that queries are expected at; absent: ", kDefaultHorizon))
       ->group(search);
-  app->add_option("--coarse-bits", f->coarse_bits, "balanced: bits a coordinate of the scanned plane, .5, 1 or 2")
-      ->capture_default_str()
-      ->group(search);
-  app->add_option("--total-bits", f->total_bits, "balanced: bits a coordinate in all, 1 to 4")
-      ->capture_default_str()
-      ->group(search);
+  AddCodecFlags(app, &f->codec_options, search);
   app->add_option("--coarse", f->coarse, "first stage: sign_ip, or the paper's collision")
       ->transform(ValueOf("Coarse"))
       ->capture_default_str()

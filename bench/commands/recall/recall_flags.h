@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/inputs/dataset.h"
+#include "kernels/codecs/codec_list.h"
 #include "kernels/ops/query/search.h"
 #include "kernels/types.h"
 
@@ -21,7 +22,7 @@ struct RecallFlags {
   int top_k = 100, window = 64, refine = 200, threads = 1;
   std::string codec, profile, coarse = "sign_ip", centre, scope = "q_head", reduce = "softmax_sum";
   std::optional<int64_t> horizon;
-  double coarse_bits = 1, total_bits = 2;
+  CodecOptions codec_options;
   std::vector<double> betas;  // empty until CheckRecall: kUsualBeta
   std::vector<double> recall_targets;
   std::optional<double> rho;  // absent: PaperRho of the share

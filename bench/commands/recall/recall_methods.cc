@@ -22,20 +22,20 @@ std::string NameOf(const SeineOptions& o) {
                              : o.centre == Centre::kGlobal ? "global centre"
                                                            : absl::StrCat("window ", o.centre_window);
   if (TraitsOf(o.codec).needs_profile) {
-    return absl::StrFormat("seine %s %g+%g, window %d, %s, refine %d", o.codec, o.coarse_bits,
-                           o.total_bits - o.coarse_bits, o.centre_window, o.profile ? "profile" : "own profile",
+    const CodecOptions& bits = o.codec_options;
+    return absl::StrFormat("seine %s %g+%g, window %d, %s, refine %d", o.codec, bits.coarse_bits,
+                           bits.total_bits - bits.coarse_bits, o.centre_window, o.profile ? "profile" : "own profile",
                            std::max(o.search.rescore_k, o.search.top_k));
   }
   return absl::StrCat("seine ", o.codec, ", ", collision ? "collision" : "sign_ip", ", ", centre, ", refine ",
                       std::max(o.search.rescore_k, o.search.top_k));
 }
 
-absl::Status CheckBits(const SeineOptions& options) {
-  CodecConfig bits;
-  bits.name = options.codec;
-  bits.coarse_bits = options.coarse_bits;
-  bits.total_bits = options.total_bits;
-  return ValidateBits(bits, options.head_dim);
+absl::Status CheckOptions(const SeineOptions& options) {
+  CodecConfig codec;
+  codec.name = options.codec;
+  static_cast<CodecOptions&>(codec) = options.codec_options;
+  return ValidateOptions(codec, options.head_dim);
 }
 
 absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& info) {
@@ -58,13 +58,10 @@ absl::StatusOr<SeineOptions> Primary(const RecallFlags& f, const DatasetInfo& in
                                                                   : absl::StrCat(f.codec, " has none"));
   }
   o.horizon = f.horizon.value_or(kDefaultHorizon);
-  o.coarse_bits = f.coarse_bits;
-  o.total_bits = f.total_bits;
+  o.codec_options = f.codec_options;
   o.codec = f.codec;
   o.head_dim = info.head_dim;
-  if (TraitsOf(f.codec).needs_profile) {  // before the exact answers, which take long
-    if (absl::Status s = CheckBits(o); !s.ok()) return s;
-  }
+  if (absl::Status s = CheckOptions(o); !s.ok()) return s;  // before the exact answers, which take long
   o.search = SearchOf(f);
   const std::string centre = !f.centre.empty() ? f.centre : f.collision() ? "none" : "window";
   o.centre = CentreOf(centre);
@@ -117,8 +114,8 @@ SeineOptions Rsq(const SeineOptions& primary) {
 // Another split of a key's bits.
 SeineOptions WithBits(const SeineOptions& primary, double coarse_bits, double total_bits) {
   SeineOptions o = primary;
-  o.coarse_bits = coarse_bits;
-  o.total_bits = total_bits;
+  o.codec_options.coarse_bits = coarse_bits;
+  o.codec_options.total_bits = total_bits;
   o.name = NameOf(o);
   return o;
 }
@@ -170,7 +167,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Method>>> MakeEqualMethods(const Reca
   std::vector<std::unique_ptr<Method>> methods;
   for (const auto& [coarse, total] : {std::pair(1.0, 2.0), std::pair(2.0, 2.125)}) {
     const SeineOptions balanced = WithBits(*base, coarse, total);
-    if (absl::Status s = CheckBits(balanced); s.ok()) {
+    if (absl::Status s = CheckOptions(balanced); s.ok()) {
       methods.push_back(MakeSeineMethod(balanced, backend));
     } else {
       left_out->push_back(absl::StrCat(balanced.name, ": ", MessageOf(s)));

@@ -10,6 +10,7 @@
 #include "kernels/codecs/balanced/fine_steps.h"
 #include "kernels/codecs/balanced/gaussian_quantiser.h"
 #include "kernels/codecs/balanced/ops.h"
+#include "kernels/codecs/balanced/options.h"
 #include "kernels/codecs/code.h"
 #include "kernels/codecs/codec.h"
 #include "kernels/codecs/codec_util.h"
@@ -419,6 +420,8 @@ constinit const CodecTraits kBalancedTraits = {
     .centres = {Centre::kWindow},
     .coarse_modes = {Coarse::kSignIp},
     .most_code_bytes = kMaxBalancedBytes,
+    .options = {"coarse_bits", "total_bits"},
+    .check = &BalancedFault,
     .layout =
         [](const CodecSpec& spec) {
           const auto bits = [&](double each) { return static_cast<int>(std::lround(each * spec.head_dim)); };

@@ -51,6 +51,10 @@ bool CodecTraits::Supports(Centre centre) const {
   return std::find(centres.begin(), centres.end(), centre) != centres.end();
 }
 
+bool CodecTraits::Takes(std::string_view option) const {
+  return std::find(options.begin(), options.end(), option) != options.end();
+}
+
 bool CodecTraits::Supports(Coarse coarse) const {
   return std::find(coarse_modes.begin(), coarse_modes.end(), coarse) != coarse_modes.end();
 }

@@ -1,4 +1,4 @@
-// The codecs: one line a codec, and one include. Everything that asks which codecs there are follows from the list.
+// The codecs by their kinds, from the list of codec_list.h. The build includes each codec's header, kinds/NAME.h.
 // codec_bodies.h has their device code. Internal to kernels/; other rooms ask codec_traits.h.
 #ifndef SEINE_KERNELS_CODECS_KINDS_REGISTRY_H_
 #define SEINE_KERNELS_CODECS_KINDS_REGISTRY_H_
@@ -6,16 +6,11 @@
 #include <cstdint>
 
 #include "kernels/codecs/code.h"
+#include "kernels/codecs/codec_list.h"
 #include "kernels/codecs/codec_traits.h"
-#include "kernels/codecs/kinds/balanced.h"
-#include "kernels/codecs/kinds/rsq.h"
+#include "kernels/codecs/kinds/found.h"  // made by kernels/CMakeLists.txt
 
 namespace seine {
-
-// X(Name, member): CodecKind::kName, kNameTraits, NameViews as CodecTables::member, and NameOnDevice.
-#define SEINE_FOR_EACH_CODEC(X) \
-  X(Rsq, rsq)                   \
-  X(Balanced, balanced)
 
 enum class CodecKind : uint8_t {
 #define SEINE_CODEC_KIND(Name, member) k##Name,

@@ -141,8 +141,10 @@ absl::Status CodecFrom(const v1::IndexSpec& spec, const std::string& prefix, Pro
     codec.coarse_bits = usual.coarse, codec.total_bits = usual.total;
   }
   if (wire.has_horizon()) codec.horizon = wire.horizon();
-  if (wire.has_coarse_bits()) codec.coarse_bits = wire.coarse_bits();
-  if (wire.has_total_bits()) codec.total_bits = wire.total_bits();
+#define SEINE_OPTION_FROM(Type, name, ...) \
+  if (wire.has_##name()) codec.name = wire.name();
+  SEINE_FOR_EACH_CODEC_OPTION(SEINE_OPTION_FROM)
+#undef SEINE_OPTION_FROM
   if (traits == nullptr || !traits->needs_profile || codec.profile_name.empty()) return absl::OkStatus();
   auto profile = profiles->Find(codec.profile_name, prefix + ".codec.profile");
   if (!profile.ok()) return profile.status();
@@ -246,12 +248,15 @@ void ToProto(const IndexConfig& config, v1::IndexSpec* spec) {
   codec->set_seed(config.codec.seed);
   codec->set_centre(ToWire<v1::Centre>(config.codec.centre));
   codec->set_centre_window(config.codec.centre_window);
-  if (TraitsOf(config.codec.name).needs_profile) {
+  const CodecTraits& traits = TraitsOf(config.codec.name);
+  if (traits.needs_profile) {
     codec->set_profile(config.codec.profile_name);
     codec->set_horizon(config.codec.horizon);
-    codec->set_coarse_bits(config.codec.coarse_bits);
-    codec->set_total_bits(config.codec.total_bits);
   }
+#define SEINE_OPTION_TO(Type, name, ...) \
+  if (traits.Takes(#name)) codec->set_##name(config.codec.name);
+  SEINE_FOR_EACH_CODEC_OPTION(SEINE_OPTION_TO)
+#undef SEINE_OPTION_TO
   auto* retrieval = spec->mutable_retrieval();
   retrieval->set_top_k(config.search.top_k);
   retrieval->set_candidate_fraction(config.search.candidate_fraction);
