@@ -133,8 +133,8 @@ def test_settings_out_of_range_are_named(name, text, message):
         Settings.of({name: text})
 
 
-def test_the_log_has_counts_in_workers_and_at_their_end(tmp_path):
-    """As vLLM has it: in a process of multiprocessing, which runs no atexit."""
+def lines_of_a_worker(tmp_path, **environment):
+    """Log of a process of multiprocessing, as vLLM has its worker: it runs no atexit."""
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("")
     (tmp_path / "vllm" / "logger.py").write_text("import logging\ndef init_logger(name):\n    return logging.getLogger(name)\n")
@@ -142,13 +142,24 @@ def test_the_log_has_counts_in_workers_and_at_their_end(tmp_path):
     path = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])
     done = subprocess.run(
         [sys.executable, str(tmp_path / "worker.py")], capture_output=True, text=True, timeout=30,
-        env={**os.environ, "PYTHONPATH": path, "SEINE_LOG_EVERY": "0.2"},
+        env={**os.environ, "PYTHONPATH": path, "SEINE_LOG_EVERY": "0.2", **environment},
     )  # fmt: skip
-    lines = [line for line in done.stderr.splitlines() if "seine: " in line]
-    assert len(lines) == 3, done.stderr
+    return [line for line in done.stderr.splitlines() if "seine: " in line]
+
+
+def test_the_log_has_counts_in_workers_and_at_their_end(tmp_path):
+    lines = lines_of_a_worker(tmp_path)
+    assert len(lines) == 3, lines
     assert "the gate: l.1 attends exactly from now on, for its codes lose 0.200 of attention" in lines[0]
     assert "answers: 8 by codes, 2 exact (short), 0 exact (gate), 6 declined" in lines[1] and "declined 6: a reason" in lines[1]
     assert "answers: 10 by codes" in lines[2]
+
+
+def test_the_log_goes_on_where_metrics_are_refused(tmp_path):
+    lines = lines_of_a_worker(tmp_path, PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "gone"))
+    assert len(lines) == 4, lines
+    assert "answers: 8 by codes" in lines[1] and "answers: 10 by codes" in lines[3]
+    assert "counts are in the log alone from now on" in lines[2] and "gone" in lines[2]
 
 
 WORKER = """

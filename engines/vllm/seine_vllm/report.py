@@ -18,7 +18,7 @@ class Report:
 
     def __init__(self):
         self._impls, self._told_gate, self._last, self._started = {}, set(), None, False
-        self._saying, self._metrics = threading.Lock(), None
+        self._saying, self._metrics, self._refused = threading.Lock(), None, False
 
     def add(self, name, impl):
         """A layer's counts from now on, while vLLM has the layer."""
@@ -72,9 +72,15 @@ class Report:
         if counts == self._last or "coded" not in counts:
             return
         self._last = counts
-        self._metrics = self._metrics or Metrics()
-        self._metrics.show(counts)
         logger.info("seine: %s", line_of(counts))
+        if self._refused:
+            return
+        try:
+            self._metrics = self._metrics or Metrics()
+            self._metrics.show(counts)
+        except (OSError, RuntimeError, ValueError) as error:  # a folder that is gone or full, or names that another has taken
+            self._refused = True
+            logger.warning("seine: counts are in the log alone from now on, for Prometheus's client refuses them: %s", error)
 
 
 def line_of(counts):
