@@ -21,12 +21,13 @@ and SmolLM2-135M.
                    others do so where there is none
   --test           tokens through Seine beside vLLM's own, in float32 and bfloat16: random schedules
                    of small models of random weights (Llama, also with guessed tokens; SmolLM3;
-                   Gemma 3, of whose layers three of four slide), and SmolLM2 with a few.
+                   Gemma 3, of whose layers three of four slide), SmolLM2 with a few, and what
+                   others have reported of vLLM.
                    Nightly, and no part of CI, which tests the native class alone, beside numpy
     --schedules N  random schedules of the small Llama in each dtype (default: 500); a tenth of it
                    of each of the others
-    --only NAME    llama, ngram, smollm3, gemma3, smollm2 or, only if it is named, gemma3-270m,
-                   whose GGUF ./dev llama --gemma fetches; --seed N, --seconds N
+    --only NAME    llama, ngram, smollm3, gemma3, smollm2, reports or, only if it is named,
+                   gemma3-270m, whose GGUF ./dev llama --gemma fetches; --seed N, --seconds N
   --bench          milliseconds a decode step behind texts that were read: vLLM, Seine, and no
                    attention at all, by turns
     --cells N,N    (default: 1024,4096); --texts N,N (default: 1,4); --steps N, --rounds N,
@@ -127,10 +128,11 @@ run_tests() {
     esac
     shift 2
   done
-  [[ -z $only || $only =~ ^(llama|ngram|smollm3|gemma3|smollm2|gemma3-270m)$ ]] || die "--only $only: llama, ngram, smollm3, gemma3, smollm2 or gemma3-270m"
+  [[ -z $only || $only =~ ^(llama|ngram|smollm3|gemma3|smollm2|reports|gemma3-270m)$ ]] ||
+    die "--only $only: llama, ngram, smollm3, gemma3, smollm2, reports or gemma3-270m"
   [[ $schedules =~ ^[0-9]+$ ]] || die "--schedules $schedules: a number"
   local tenth=$(((schedules + 9) / 10)) name options dtype
-  for name in ${only:-llama ngram smollm3 gemma3 smollm2}; do
+  for name in ${only:-llama ngram smollm3 gemma3 smollm2 reports}; do
     case $name in
     llama) options=(--schedules "$schedules") ;;
     ngram) options=(--model llama --ngram --schedules "$tenth") ;;
@@ -140,8 +142,11 @@ run_tests() {
     esac
     [[ $name == ngram ]] || options+=(--model "$name")
     for dtype in float32 bfloat16; do
+      [[ $name != reports || $dtype == float32 ]] || continue
       echo "vllm: $name in $dtype" >&2
-      if "$python" "$tests/equality.py" --models "$models" --dtype "$dtype" "${options[@]}" ${more[@]+"${more[@]}"} 2>"$BUILD/test.log"; then
+      local program=(equality.py --dtype "$dtype" "${options[@]}" ${more[@]+"${more[@]}"})
+      [[ $name != reports ]] || program=(reports.py)
+      if "$python" "$tests/${program[0]}" --models "$models" "${program[@]:1}" 2>"$BUILD/test.log"; then
         passed=$((passed + 1))
       else
         failed+=("$name in $dtype")

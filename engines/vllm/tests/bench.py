@@ -185,6 +185,9 @@ def first_rows(args, wanted):
     """A row of each length: seconds until one text has its first token."""
     longest = max(cells for cells, _ in wanted) + BLOCK
     engine, ways = open_engine(args, longest, -(-longest // BLOCK) + 8, caching=False)
+    for way in args.ways:  # what is made with the first text of each
+        ways.take(way)
+        steps_of(engine, [engine.tokens(300)], 1)
     for cells, _ in sorted(wanted):
         measured = {way: [] for way in args.ways}
         for _ in range(args.rounds):
