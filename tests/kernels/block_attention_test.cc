@@ -108,6 +108,11 @@ class Block {
   }
   double ValueAt(int64_t place, int j) const { return values_.values[place * shape_.dim + j]; }
 
+  // As a model in bfloat16 has them.
+  void RoundQueries() {
+    for (float& q : queries_) q = BitsFloat(FloatBits(q) & 0xFFFF0000u);
+  }
+
   cpu::BlockTask task;
 
  private:
@@ -164,6 +169,23 @@ TEST(BlockAttention, NearFloat64OnEveryTarget) {
   }
 }
 
+// Of bfloat16 rows and queries, whose products a machine with AMX has by its tiles: dims that are and are no whole
+// number of these, blocks of one strip and of several.
+TEST(BlockAttention, NearFloat64InBfloat16) {
+  uint32_t seed = 300;
+  for (const int dim : {16, 32, 64, 80, 96, 128, 256, 512}) {
+    for (const int tokens : {1, 21, 40}) {
+      const Shape s = {dim, 3, tokens, 700, 12, DType::kBFloat16};
+      SCOPED_TRACE(std::to_string(dim) + " x " + std::to_string(tokens));
+      Block block(s, seed += 3, 1);
+      block.RoundQueries();
+      OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 1e-5); });
+      block.task.softcap = 1.5f;
+      OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 1e-5); });
+    }
+  }
+}
+
 // Rows whose logits differ by hundreds: maxima go up along the tiles, and most weights are zero.
 TEST(BlockAttention, NearFloat64WhereLogitsAreLarge) {
   uint32_t seed = 500;
@@ -198,9 +220,8 @@ TEST(BlockAttention, TheSameBitsWhereProductsAreFused) {
 }
 
 // A row's answer is its own: the rows beside it, and where the block begins, do not change a bit.
-TEST(BlockAttention, RowsDoNotDependOnTheirNeighbours) {
-  const Shape s = {64, 3, 21, 700, 12, DType::kFloat16};
-  Block block(s, 77, 2);
+void ExpectRowsOfTheirOwn(const Shape& s, Block* of) {
+  Block& block = *of;
   const Block::Answer all = block.Attend();
   cpu::BlockTask part = block.task;
   std::vector<KeyTile> tiles(part.tiles, part.tiles + part.num_tiles);
@@ -216,6 +237,14 @@ TEST(BlockAttention, RowsDoNotDependOnTheirNeighbours) {
     EXPECT_TRUE(std::equal(out.begin(), out.end(), all.out.begin() + static_cast<ptrdiff_t>(token) * s.group * s.dim));
     tiles.assign(block.task.tiles, block.task.tiles + part.num_tiles);
   }
+}
+
+TEST(BlockAttention, RowsDoNotDependOnTheirNeighbours) {
+  const Shape halves = {64, 3, 21, 700, 12, DType::kFloat16}, rounded = {64, 3, 21, 700, 12, DType::kBFloat16};
+  Block of_halves(halves, 77, 2), of_rounded(rounded, 78, 2);
+  of_rounded.RoundQueries();
+  ExpectRowsOfTheirOwn(halves, &of_halves);
+  ExpectRowsOfTheirOwn(rounded, &of_rounded);
 }
 
 }  // namespace
