@@ -170,7 +170,7 @@ TEST(BlockAttention, NearFloat64OnEveryTarget) {
 }
 
 // Of bfloat16 rows and queries, whose products a machine with AMX has by its tiles: dims that are and are no whole
-// number of these, blocks of one strip and of several.
+// number of these, blocks of one strip and of several. There weights are 2^-17 off, of values below 4.
 TEST(BlockAttention, NearFloat64InBfloat16) {
   uint32_t seed = 300;
   for (const int dim : {16, 32, 64, 80, 96, 128, 256, 512}) {
@@ -179,9 +179,9 @@ TEST(BlockAttention, NearFloat64InBfloat16) {
       SCOPED_TRACE(std::to_string(dim) + " x " + std::to_string(tokens));
       Block block(s, seed += 3, 1);
       block.RoundQueries();
-      OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 1e-5); });
+      OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 3e-5); });
       block.task.softcap = 1.5f;
-      OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 1e-5); });
+      OnEveryTarget([&](const std::string&) { ExpectNearFloat64(block, s, 3e-5); });
     }
   }
 }
