@@ -124,6 +124,7 @@ bool RemoteCache::ListenTo(const AttentionNode& node) {
     const auto* rows = static_cast<const uint8_t*>(cache->data);
     const auto [at, is_new] = caches_.try_emplace(rows, Cells{cache->ne[1] * cache->ne[2], cache->nb[1]});
     if (is_new && !Listen(cache->buffer, this)) return false;
+    if (is_new) written_outside_.emplace_back(const_cast<uint8_t*>(rows), at->second.count * at->second.bytes);
   }
   return true;
 }
@@ -136,6 +137,8 @@ void RemoteCache::WritesOutside(const uint8_t* at, const uint8_t* data, size_t s
     }
     const auto [begin, end] = TouchedCells(rows, cells.count, cells.bytes, at, size);
     for (int64_t cell = begin; cell < end; ++cell) texts_.SetLoaded(cell);
+    if (settings().cells == 0 || begin == end) continue;
+    written_outside_.emplace_back(const_cast<uint8_t*>(rows) + begin * cells.bytes, (end - begin) * cells.bytes);
   }
 }
 
@@ -145,10 +148,8 @@ void RemoteCache::GiveBack(int layer) {
   if (settings().cells == 0 || layers_.size() < 2 || !answered || texts_.session() == nullptr ||
       layer != layers_.back())
     return;
-  for (const auto& [rows, cells] : caches_) {
-    if (!gave_zeros_) GiveBackZeros(const_cast<uint8_t*>(rows), cells.count * cells.bytes);
-  }
-  gave_zeros_ = true;
+  for (const auto& [rows, bytes] : written_outside_) GiveBackZeros(rows, bytes);
+  written_outside_.clear();
   int64_t count = 0;
   for (const auto& [begin, end] : texts_.GiveBack(settings().cells)) {
     count += end - begin;
@@ -158,6 +159,10 @@ void RemoteCache::GiveBack(int layer) {
     }
   }
   Report::Get().GaveBack(count);
+  if (count > 0) {
+    SayOnce("memory of cells",
+            absl::StrCat("memory of ", count, " cells went back to the system: the server has them"));
+  }
 }
 
 void RemoteCache::Shift(const ggml_tensor* shifts) {

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -141,7 +142,6 @@ class RemoteCache final : private WriteListener {
   int layer_ = 0;         // that was written last
   bool pending_ = false;  // rows of layer_ were not sent
   bool sees_all_ = false;
-  bool gave_zeros_ = false;                           // back, of cells that were never written
   bool in_chunks_ = false;                            // tokens see more cells than window_ at times
   int64_t window_ = 0;                                // cells that a token sees at most; 0: it is not known to slide
   std::string unfit_;                                 // why nothing goes to the server, for good
@@ -149,8 +149,9 @@ class RemoteCache final : private WriteListener {
   CacheFacts deepest_;                                // layer of the cache
   std::vector<int64_t> seen_;                         // scratch: cells that a token sees, but those of its block
   std::map<const uint8_t*, Cells> caches_;            // of keys and of values, by their data
-  std::vector<char> keys_, values_;                   // scratch: rows of a block
-  std::vector<float> queries_, log_sum_exp_;          // scratch
+  std::vector<std::pair<uint8_t*, size_t>> written_outside_;  // of them, since memory went back: rows may be zeros
+  std::vector<char> keys_, values_;                           // scratch: rows of a block
+  std::vector<float> queries_, log_sum_exp_;                  // scratch
 };
 
 }  // namespace seine::llama

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -32,6 +34,12 @@ const ModelShape kSlotShape = {.embedding = 256, .q_heads = 4, .kv_heads = 2};
 
 // Run with SEINE_CELLS the engine's cache has cells for all, and memory for few of them.
 bool HasAllCells() { return std::getenv("SEINE_CELLS") != nullptr; }
+
+int64_t ResidentBytes() {
+  int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
 
 int Operations() {
   const char* given = std::getenv("SEINE_SLOTS");
@@ -226,6 +234,23 @@ TEST_P(SlotsOf, AChatThatIsLoadedIsKnownByItsRows) {
   ASSERT_LT(slots.Read({0, 1}, 3), kSame);
   ASSERT_TRUE(slots.Load(saved, 0));  // the same once more, behind which the other has gone on
   ASSERT_LT(slots.Read({0, 1}, 3), kSame);
+}
+
+// As after a restart, where chats are loaded while others are answered.
+TEST_P(SlotsOf, RowsThatAreLoadedAsZerosTakeNoMemory) {
+  const Model model = MakeModel(kSlotShape);
+  Slots slots(model.get(), 4, GetParam());
+  for (int i = 0; i < 18; ++i) ASSERT_LT(slots.Read({0}, 100), kNear) << i;
+  ASSERT_LT(slots.Read({0}, 1), kNear);
+  const Slots::Saved saved = slots.Save(0);
+  const int64_t begin = ResidentBytes();
+  for (const llama_seq_id s : {1, 2, 3}) ASSERT_TRUE(slots.Load(saved, s)) << s;
+  ASSERT_LT(slots.Read({0, 1, 2, 3}, 1), kNear);
+  // Of 1,801 tokens in two layers: keys and values. The deepest layer's keys stay.
+  const int64_t rows = int64_t{3} * 1801 * 2 * 64 * 2;
+  if (HasAllCells()) {
+    EXPECT_LT(ResidentBytes() - begin, 2 * rows);
+  }
 }
 
 TEST_P(SlotsOf, RandomOperations) {
