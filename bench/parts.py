@@ -490,6 +490,19 @@ PARTS = {
         quiet=True,
         asked=True,
     ),
+    "quantisedavx2": Part(
+        "The same over caches of q8_0 where llama.cpp and Seine have AVX2 and no more: 7,900 cells of one text, and 32,256 repeated ones",
+        (
+            "./dev llama --avx2 -ctk q8_0 -ctv q8_0 --cells 7900 --steps 48 --text REFERENCE",
+            "./dev llama --avx2 -ctk q8_0 -ctv q8_0 --cells 32256 --repeat 2048 --yarn 4 --steps 48",
+        ),
+        c.ENGINE + c.QUALITY,
+        ("cells",),
+        6,
+        quiet=True,
+        asked=True,
+        text=("Repeated cells tell no quality.",),
+    ),
     "peer": Part(
         "ik_llama.cpp beside llama.cpp and Seine: SmolLM2-135M, caches of q8_0, two threads, one text",
         one("./dev llama -ctk q8_0 -ctv q8_0 --cells 7900 --steps 48 --text REFERENCE --peer-server engines/llama.cpp/bench/ik_server.py"),
@@ -512,6 +525,16 @@ PARTS = {
             "SmolLM2-135M, two threads. Chats share all but their last 512 tokens, which are read once. A step is a token of each chat. Each server is "
             "then killed, and starts again with the states that it saved.",
         ),
+    ),
+    "slotslong": Part(
+        "llama-server with four chats of 65,536 tokens in four slots: a full cache, and 8,192 cells and a seined",
+        one("./dev llama --slots 65536 --shared 57344 --layers 2"),
+        c.SLOTS,
+        ("server",),
+        13,
+        quiet=True,
+        asked=True,
+        text=("Two of SmolLM2-135M's layers, two threads, by rsq. Chats share all but their last 8,192 tokens.",),
     ),
     "gemma": Part(
         "llama.cpp decodes Gemma 3 270M, of whose 18 layers 3 attend all, two threads, three texts",
@@ -707,7 +730,8 @@ QUESTIONS = (
         "Behind 7,900 tokens a token takes llama.cpp {runllama-7900} ms, our exact attention {runllama-7900-exact} ms and the index "
         "{runllama-7900-seine} ms. Behind 1,500 all three take {runllama-1500} to {runllama-1500-seine} ms.",
         (
-            *("llama", "llamalong", "llamaquantised", "llamaquantisedlong", "peer", "llamaone", "slots", "gemma", "gemmalong", "token", "gemmatoken"),
+            *("llama", "llamalong", "llamaquantised", "llamaquantisedlong", "quantisedavx2", "peer", "llamaone", "slots", "slotslong"),
+            *("gemma", "gemmalong", "token", "gemmatoken"),
             *("vllm", "vllmmany", "vllmlong", "demotimes", "step", "widesteps"),
         ),
     ),
