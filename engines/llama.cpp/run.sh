@@ -45,7 +45,9 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --slots N        llama-server's slots alone: four chats of N tokens, with a full cache and with 8,192 cells and a seined;
                    speed, memory, and a server that is killed and goes on (slots.py). Builds llama-server and what --remote does
   --shared N       of --slots: first tokens that all chats have in common (default: 0)
-  --all            of --slots: every token is chosen, so that the tokens of both must be equal
+  --layers N       of --slots: the first N of SmolLM2's 30 layers alone, by rsq: for texts whose prompts would take all of it hours
+  --all            of --slots: every token is chosen, so that tokens are those of a full cache without flash attention, which is
+                   a third server: with flash attention llama.cpp sums in fp16
   --rows FILE      keeps each measured row there; a run that was cut off goes on from there
   --model FILE     another GGUF (SEINE_PROFILE is then its profile)
   --text FILE,...  other texts
@@ -71,7 +73,7 @@ die() {
   exit 1
 }
 
-model='' texts='' peer='' ctk=f16 ctv=f16 threads=2 fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0 slots=0 slots_of=()
+model='' texts='' peer='' ctk=f16 ctv=f16 threads=2 fetch_only=0 build_only=0 test=0 server=0 python=0 remote=0 random=0 gemma=0 weights_given=0 slots=0 layers=0 slots_of=()
 native=ON target=''
 more=()
 while (($# > 0)); do
@@ -101,6 +103,7 @@ while (($# > 0)); do
   --peer-server) peer=$2 ;;
   --slots) slots=$2 remote=1 ;;
   --shared) slots_of+=("$1" "$2") ;;
+  --layers) layers=$2 ;;
   --context | --yarn | --top-k | --repeat | --plot | --prompts | --needles | --hole | --shares | --prompt | --rows) more+=("$1" "$2") ;;
   --model) model=$2 ;;
   --text) texts=$2 ;;
@@ -117,6 +120,8 @@ done
 [[ $slots =~ ^[0-9]+$ ]] || die "--slots $slots: no number of tokens"
 ((slots > 0 || ${#slots_of[@]} == 0)) || die "${slots_of[0]} is of --slots"
 ((slots == 0 || gemma + random == 0)) || die "--slots takes no --gemma and no --random: --model FILE, of Llama's architecture"
+[[ $layers =~ ^([2-9]|1[0-9]|2[0-9])$ || $layers == 0 ]] || die "--layers $layers: SmolLM2 has 30, and a chat is known by two at least"
+((layers == 0)) || [[ $slots != 0 && -z $model ]] || die "--layers is of --slots, and of SmolLM2: not with --model"
 [[ $WEIGHTS =~ ^(q4_K|q4_0|q8_0)$ ]] || die "--weights $WEIGHTS: q4_K, q4_0 or q8_0"
 
 mkdir -p "$BUILD/fetched"
@@ -183,6 +188,7 @@ build_llama_cpp() { # ON or OFF: whether with what its programs need; TARGET...
 [[ -f $libraries/bin/libllama.so ]] || build_llama_cpp OFF llama
 ((server == 0)) || [[ -x $libraries/bin/llama-quantize ]] || build_llama_cpp ON llama-server llama-quantize
 ((slots == 0)) || [[ -x $libraries/bin/llama-server ]] || build_llama_cpp ON llama-server
+((layers == 0)) || [[ -x $libraries/bin/llama-quantize ]] || build_llama_cpp ON llama-server llama-quantize
 if ((test)); then
   preset=${SEINE_PRESET:-cpu}
   echo "llama: building the plug-in's tests in build/$preset" >&2
@@ -215,6 +221,12 @@ if ((server == 1)); then
     --plugin "$plugin/bin/libggml-seine.so"
 fi
 if ((slots > 0)); then
+  if ((layers > 0)); then
+    whole=$model model=$BUILD/smollm2.$layers-layers.gguf
+    "$libraries/bin/llama-quantize" --prune-layers "$(seq -s, "$layers" 29)" "$whole" "$model" COPY >"$BUILD/quantize.log" 2>&1 ||
+      die "making $model failed: $BUILD/quantize.log"
+    export SEINE_PROFILE=
+  fi
   python3 -c 'from pydoc_data.topics import topics; print("\n\n".join(topics[t] for t in sorted(topics)))' >"$BUILD/slots.txt"
   if [[ $(basename "$model") == SmolLM2* ]]; then
     export SEINE_PROFILE=smollm2-135m

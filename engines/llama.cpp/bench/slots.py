@@ -5,6 +5,10 @@
 Every chat has `--tokens` tokens, of which they share the first `--shared`. Each server reads them, decodes in all slots at once,
 saves its slots, is killed (SIGKILL), starts again, loads them and goes on. Prints one JSON object, with what each took and how
 many tokens of the two are equal. `./dev llama --slots` calls it. Standard library only.
+
+With `--all` a full cache without flash attention is a third server. llama.cpp sums values in fp32 there, as a seined does, and in fp16
+with flash attention, which loses more the longer a text is. Both others are compared with it. A chat's first token that differs has its
+gap: how much likelier, in nats, each server thought its token than the next. Tokens before it say how far such gaps move.
 """
 
 import argparse
@@ -13,6 +17,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +28,8 @@ import urllib.error
 import urllib.request
 
 TIMEOUT = 3600  # seconds, of one request
+A_PIECE = 16384  # characters of a text, whose tokens are asked for at once: a server takes minutes for some vocabularies' longer ones
+EXACT = "full cache, no flash attention"
 EVERYTHING = {"SEINE_TOP_K": "65536", "SEINE_REFINE": "65536", "SEINE_BETA": "1"}
 
 
@@ -41,7 +48,7 @@ def parse_args(argv):
     add("--cells", type=int, default=8192, metavar="N", help="that keep their memory in the engine, in all (default: %(default)s)")
     add("--steps", type=int, default=48, metavar="N", help="tokens decoded in all slots at once (default: %(default)s)")
     add("--threads", type=int, default=2, metavar="N", help="(default: %(default)s)")
-    add("--all", action="store_true", help="every token is chosen, so that tokens must be equal")
+    add("--all", action="store_true", help="every token is chosen, so that tokens are those of a full cache without flash attention")
     args = parser.parse_args(argv)
     if not 0 <= args.shared < args.tokens:
         parser.error(f"--shared: {args.shared} is not in [0, {args.tokens})")
@@ -60,24 +67,26 @@ def resident_mib(process):
 class Server:
     """A llama-server that runs from here on; its slots keep their states in `folder`."""
 
-    def __init__(self, args, folder, more):
+    def __init__(self, args, folder, more, flash):
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port = found.getsockname()[1]
         slot = args.tokens + 4 * args.steps + 128
         # Texts are longer than the model was trained for: a server would cut its slots back to that.
         command = [args.server, "-m", args.model, "-c", str(args.chats * slot), "-np", str(args.chats), "-t", str(args.threads),
-                   "-tb", str(args.threads), "-b", "512", "-ub", "512", "-fa", "on", "-ot", "zzz=CPU", "--no-kv-unified", "--cache-ram", "0",
+                   "-tb", str(args.threads), "-b", "512", "-ub", "512", "-fa", flash, "-ot", "zzz=CPU", "--no-kv-unified", "--cache-ram", "0",
                    "--no-warmup", "--slot-save-path", str(folder), "--override-kv", f"llama.context_length=int:{slot}",
                    "--host", "127.0.0.1", "--port", str(self.port)]  # fmt: skip
-        self.log = open(folder / "server.log", "ab")  # noqa: SIM115 - as long as the process
+        self.log_file = folder / "server.log"
+        self.log = open(self.log_file, "ab")  # noqa: SIM115 - as long as the process
         begin = time.monotonic()
+        self.asked = {"n_probs": 2} if args.all else {}  # costs a sort of all tokens
         environment = {name: value for name, value in os.environ.items() if name != "GGML_BACKEND_PATH"}
         self.process = subprocess.Popen(command, env={**environment, **more}, stdout=self.log, stderr=self.log)
         try:
             while not self.is_healthy():
                 if self.process.poll() is not None or time.monotonic() > begin + 600:
-                    last = (folder / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
+                    last = self.log_file.read_text(errors="replace").strip().splitlines()[-3:]
                     raise Failure(f"{args.server} does not start: {' | '.join(last)}")
                 time.sleep(0.05)
         except BaseException:
@@ -104,7 +113,12 @@ class Server:
 
     def complete(self, prompt, steps, slot, **more):
         return self.post("completion", {"prompt": prompt, "n_predict": steps, "temperature": 0, "ignore_eos": True, "cache_prompt": True,
-                                        "return_tokens": True, "id_slot": slot, **more})  # fmt: skip
+                                        "return_tokens": True, "id_slot": slot, **self.asked, **more})  # fmt: skip
+
+    def first_given_back_cells(self):
+        """Cells whose memory went back to the system when the plug-in first did so; a killed server leaves no report."""
+        said = re.search(r"^seine: memory of (\d+) cells went back", self.log_file.read_text(errors="replace"), re.M)
+        return int(said[1]) if said else 0
 
     def end(self, how):
         self.process.send_signal(how)
@@ -112,72 +126,122 @@ class Server:
         self.log.close()
 
 
+def gaps_of(answer):
+    """How much likelier each token was than the next, in nats; empty where this was not asked."""
+    tops = [token["top_logprobs"] for token in answer.get("completion_probabilities", [])]
+    return [first["logprob"] - second["logprob"] for first, second in tops]
+
+
+def compare(ones, others):
+    """Chats of two servers: how many tokens are equal, and the first of each that differs."""
+    both = [list(zip(one["tokens"], two["tokens"])) for one, two in zip(ones, others)]
+    differences, moved = [], []
+    for chat, (pairs, one, two) in enumerate(zip(both, ones, others)):
+        gaps = list(zip(one["gaps"], two["gaps"]))
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        moved += [abs(a - b) for a, b in gaps[:at]]
+        if at < len(pairs):
+            differences.append({"chat": chat, "token": at, "of": len(pairs), **({"gaps": gaps[at]} if gaps else {})})
+    equal = sum(a == b for pairs in both for a, b in pairs)
+    moves = {"mean_gap_moved": sum(moved) / len(moved), "most_gap_moved": max(moved)} if moved else {}
+    return {"equal_tokens": equal, "compared_tokens": sum(map(len, both)), "first_differences": differences, **moves}
+
+
 def at_once(chats, ask):
     with concurrent.futures.ThreadPoolExecutor(chats) as pool:
         return list(pool.map(ask, range(chats)))
 
 
-def measure_server(args, name, more, held_mib):
-    """One server's row. held_mib() is what its helper holds."""
-    row, chats = {"server": name}, range(args.chats)
+def tokens_of(args, server, count):
+    """So many of the text, from its beginning again where it ends."""
+    text, tokens = pathlib.Path(args.text).read_text(encoding="utf-8"), []
+    for at in range(0, len(text), A_PIECE):
+        if len(tokens) < count:
+            tokens += server.post("tokenize", {"content": text[at : at + A_PIECE]})["tokens"]
+    return (tokens * -(-count // len(tokens)))[:count]
+
+
+def read_and_decode(args, server, row):
+    """Fills in the row. Returns each chat's tokens and its answers."""
+    chats = range(args.chats)
+    own = args.tokens - args.shared
+    words = tokens_of(args, server, args.shared + args.chats * own)
+    texts = [words[: args.shared] + words[args.shared + i * own : args.shared + (i + 1) * own] for i in chats]
+    begin = time.monotonic()
+    shared = []
+    if args.shared:  # read once, and loaded into every slot
+        shared = [server.complete(words[: args.shared], 1, 0)]
+        server.post("slots/0?action=save", {"filename": "shared.state"})
+        for i in chats[1:]:
+            server.post(f"slots/{i}?action=restore", {"filename": "shared.state"})
+        row["shared_s"] = time.monotonic() - begin
+    firsts = [server.complete(text, 1, i) for i, text in enumerate(texts)]
+    row["read_s"] = time.monotonic() - begin
+    row["read_tokens"] = sum(first["timings"]["prompt_n"] for first in shared + firsts)
+    texts = [text + first["tokens"] for text, first in zip(texts, firsts)]
+    begin = time.monotonic()
+    answers = at_once(args.chats, lambda i: server.complete(texts[i], args.steps, i))
+    took = time.monotonic() - begin
+    row["tokens_s"], row["step_ms"] = args.chats * args.steps / took, took * 1000 / args.steps
+    texts = [text + answer["tokens"] for text, answer in zip(texts, answers)]
+    one = server.complete(texts[0], args.steps, 0)
+    row["alone_ms"] = one["timings"]["predicted_ms"] / max(1, one["timings"]["predicted_n"] - 1)
+    texts[0] = texts[0] + one["tokens"]
+    return texts, [[first, answer] + [one] * (i == 0) for i, (first, answer) in enumerate(zip(firsts, answers))]
+
+
+def go_on(args, server, row, texts):
+    """A server that was started again loads its chats and answers them."""
+    begin = time.monotonic() - server.start_s
+    for i in range(args.chats):
+        server.post(f"slots/{i}?action=restore", {"filename": f"{i}.state"})
+    back = [server.complete(text, 8, i) for i, text in enumerate(texts)]
+    row["back_s"] = time.monotonic() - begin
+    row["back_read_tokens"] = sum(answer["timings"]["prompt_n"] for answer in back)
+    row["back_engine_mib"] = resident_mib(server.process)
+    return back
+
+
+def measure_server(args, name, more, held_mib, flash="on"):
+    """One server's row and its chats: tokens and gaps of each. held_mib() is what its helper holds."""
+    row = {"server": name}
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
-        server = Server(args, folder, more)
+        server = Server(args, folder, more, flash)
         try:
             row["start_s"], row["started_mib"] = server.start_s, resident_mib(server.process)
-            words = server.post("tokenize", {"content": pathlib.Path(args.text).read_text(encoding="utf-8")})["tokens"]
-            own = args.tokens - args.shared
-            if len(words) < args.shared + args.chats * own:
-                words *= -(-(args.shared + args.chats * own) // len(words))
-            texts = [words[: args.shared] + words[args.shared + i * own : args.shared + (i + 1) * own] for i in chats]
-            begin = time.monotonic()
-            shared = []
-            if args.shared:  # read once, and loaded into every slot
-                shared = [server.complete(words[: args.shared], 1, 0)]
-                server.post("slots/0?action=save", {"filename": "shared.state"})
-                for i in chats[1:]:
-                    server.post(f"slots/{i}?action=restore", {"filename": "shared.state"})
-                row["shared_s"] = time.monotonic() - begin
-            firsts = [server.complete(text, 1, i) for i, text in enumerate(texts)]
-            row["read_s"] = time.monotonic() - begin
-            row["read_tokens"] = sum(first["timings"]["prompt_n"] for first in shared + firsts)
-            texts = [text + first["tokens"] for text, first in zip(texts, firsts)]
-            begin = time.monotonic()
-            answers = at_once(args.chats, lambda i: server.complete(texts[i], args.steps, i))
-            took = time.monotonic() - begin
-            row["tokens_s"], row["step_ms"] = args.chats * args.steps / took, took * 1000 / args.steps
-            texts = [text + answer["tokens"] for text, answer in zip(texts, answers)]
-            one = server.complete(texts[0], args.steps, 0)
-            row["alone_ms"] = one["timings"]["predicted_ms"] / max(1, one["timings"]["predicted_n"] - 1)
-            texts[0] = texts[0] + one["tokens"]
+            texts, answers = read_and_decode(args, server, row)
             row["engine_mib"], row["held_mib"] = resident_mib(server.process), held_mib()
             begin = time.monotonic()
-            for i in chats:
+            for i in range(args.chats):
                 server.post(f"slots/{i}?action=save", {"filename": f"{i}.state"})
             row["save_s"] = time.monotonic() - begin
         finally:
             server.end(signal.SIGKILL)
-        begin = time.monotonic()
-        server = Server(args, folder, more)
+        row["first_given_back_cells"] = server.first_given_back_cells()
+        server = Server(args, folder, more, flash)
         try:
-            for i in chats:
-                server.post(f"slots/{i}?action=restore", {"filename": f"{i}.state"})
-            back = [server.complete(texts[i], 8, i) for i in chats]
-            row["back_s"] = time.monotonic() - begin
-            row["back_read_tokens"] = sum(answer["timings"]["prompt_n"] for answer in back)
-            row["back_engine_mib"] = resident_mib(server.process)
+            for of_chat, answer in zip(answers, go_on(args, server, row, texts)):
+                of_chat.append(answer)
         finally:
             server.end(signal.SIGTERM)
-        row["tokens"] = [first["tokens"] + answer["tokens"] for first, answer in zip(firsts, answers)] + [one["tokens"]]
-        row["tokens"] += [answer["tokens"] for answer in back]
-    return row
+    chats = [
+        {"tokens": [t for a in of_chat for t in a["tokens"]], "gaps": [gap for a in of_chat for gap in gaps_of(a)]} for of_chat in answers
+    ]
+    return row, chats
 
 
 def measure(args):
-    rows, variables = [], {"SEINE_LOG": "0"}
+    variables = {"SEINE_LOG": "0"}
     say = lambda what: print(f"slots: {what}", file=sys.stderr, flush=True)  # noqa: E731
     say("with a full cache")
-    rows.append(measure_server(args, "full cache", variables, lambda: 0))
+    row, full = measure_server(args, "full cache", variables, lambda: 0)
+    rows, beside = [row], {"full cache": full}
+    if args.all:
+        say("with a full cache, without flash attention")
+        row, exact = measure_server(args, EXACT, variables, lambda: 0, "off")
+        rows.append({**row, "beside": {"full cache": compare(full, exact)}})
+        beside[EXACT] = exact
     with tempfile.TemporaryDirectory() as place:
         report, endpoint = pathlib.Path(place) / "report.json", f"unix://{place}/seine.sock"
         command = [args.seined, "--listen", endpoint, "--log-level", "error"] + (["--profiles", args.profiles] if args.profiles else [])
@@ -186,15 +250,15 @@ def measure(args):
             say(f"with {args.cells} cells and a seined")
             more = {**variables, "GGML_BACKEND_PATH": args.plugin, "SEINE_ENDPOINT": endpoint, "SEINE_INDEX": "slots",
                     "SEINE_CELLS": str(args.cells), "SEINE_REPORT": str(report), **(EVERYTHING if args.all else {})}  # fmt: skip
-            rows.append(measure_server(args, "Seine", more, lambda: resident_mib(seined)))
-            rows[-1]["counts"] = json.loads(report.read_text(encoding="utf-8"))  # of the server that went on
+            row, chats = measure_server(args, "Seine", more, lambda: resident_mib(seined))
+            counts = json.loads(report.read_text(encoding="utf-8"))  # of the server that went on
+            rows.append({**row, "beside": {name: compare(of_it, chats) for name, of_it in beside.items()}, "counts": counts})
         finally:
             seined.terminate()
             seined.wait(timeout=120)
-    full, seine = (row.pop("tokens") for row in rows)
-    equal = sum(a == b for one, other in zip(full, seine) for a, b in zip(one, other))
     about = {name: getattr(args, name) for name in ("tokens", "shared", "chats", "cells", "steps", "threads", "all")}
-    return {**about, "model": pathlib.Path(args.model).name, "equal_tokens": equal, "all_tokens": sum(map(len, full)), "rows": rows}
+    gaps = sorted(gap for chat in full for gap in chat["gaps"])
+    return {**about, "model": pathlib.Path(args.model).name, **({"median_gap": gaps[len(gaps) // 2]} if gaps else {}), "rows": rows}
 
 
 def main(argv):

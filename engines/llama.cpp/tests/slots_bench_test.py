@@ -21,7 +21,9 @@ slots_bench_test.{function}(sys.argv)
 
 
 def serve(arguments):
-    """A llama-server whose tokens are 1, 2, 3, ...; with the plug-in each answer's last is another. A slot reads what it does not hold."""
+    """A llama-server whose tokens are 1, 2, 3, ...; with the plug-in, and without flash attention, each answer's last is another.
+    A slot reads what it does not hold.
+    """
     options = dict(zip(arguments[1:], arguments[2:]))
     if "FAILS" in os.environ:
         sys.exit("error: no such model\nllama-server: exiting")
@@ -29,11 +31,13 @@ def serve(arguments):
 
     def complete(body):
         tokens = list(range(1, body["n_predict"] + 1))
-        if "GGML_BACKEND_PATH" in os.environ and len(tokens) > 1:
+        if ("GGML_BACKEND_PATH" in os.environ or options["-fa"] == "off") and len(tokens) > 1:
             tokens[-1] = 99
         read = max(1, len(body["prompt"]) - held[body["id_slot"]])
         held[body["id_slot"]] = len(body["prompt"]) + len(tokens) - 1
-        return {"tokens": tokens, "timings": {"prompt_n": read, "predicted_n": len(tokens), "predicted_ms": 10.0 * (len(tokens) - 1)}}
+        tops = [{"top_logprobs": [{"logprob": -0.5}, {"logprob": -0.75}]} for _ in range(len(tokens) if "n_probs" in body else 0)]
+        return {"tokens": tokens, **({"completion_probabilities": tops} if tops else {}),
+                "timings": {"prompt_n": read, "predicted_n": len(tokens), "predicted_ms": 10.0 * (len(tokens) - 1)}}  # fmt: skip
 
     answers = {"/health": lambda _: {}, "/tokenize": lambda body: {"tokens": list(range(len(body["content"])))}, "/completion": complete}
     for slot in range(int(options["-np"])):
@@ -49,6 +53,7 @@ def serve(arguments):
         answers |= {f"/slots/{slot}?action=save": save, f"/slots/{slot}?action=restore": restore}
     if "SEINE_REPORT" in os.environ:
         Path(os.environ["SEINE_REPORT"]).write_text('{"answered": 7}')
+        print("seine: memory of 123 cells went back to the system: the server has them", file=sys.stderr, flush=True)
     with make_server([], answers, int(options["--port"])) as server:
         server.serve_forever()
 
@@ -82,8 +87,24 @@ class SlotsTest(unittest.TestCase):
             self.assertEqual((row["read_tokens"], row["back_read_tokens"], row["alone_ms"]), (30 + 3 * 10, 3, 10.0))
             self.assertTrue(row["shared_s"] > 0 and row["engine_mib"] > 1 and row["save_s"] > 0 and row["tokens_s"] > 0)
         self.assertEqual((full["held_mib"], seine["held_mib"] > 1), (0, True))
+        self.assertEqual((full["first_given_back_cells"], seine["first_given_back_cells"]), (0, 123))
         # One of three chats and four tokens, one of four, and three of eight differ, each in its last token.
-        self.assertEqual((measured["all_tokens"], measured["equal_tokens"]), (3 * 5 + 4 + 3 * 8, 3 * 5 + 4 + 3 * 8 - 3 - 1 - 3))
+        beside = seine["beside"].pop("full cache")
+        self.assertEqual((beside["compared_tokens"], beside["equal_tokens"]), (3 * 5 + 4 + 3 * 8, 3 * 5 + 4 + 3 * 8 - 3 - 1 - 3))
+        self.assertEqual(beside["first_differences"], [{"chat": i, "token": 4, "of": 17 if i == 0 else 13} for i in range(3)])
+        self.assertEqual((seine["beside"], "beside" in full, "median_gap" in measured), ({}, False, False))
+
+    def test_where_all_is_chosen_both_are_compared_with_sums_in_fp32(self):
+        done = self.run_slots("--tokens", "40", "--all")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        measured = json.loads(done.stdout)
+        _, exact, seine = measured["rows"]
+        self.assertEqual((measured["median_gap"], exact["server"]), (0.25, "full cache, no flash attention"))
+        full, same = seine["beside"]["full cache"], seine["beside"]["full cache, no flash attention"]
+        self.assertEqual(exact["beside"]["full cache"], full)
+        self.assertEqual(full["first_differences"][2], {"chat": 2, "token": 4, "of": 13, "gaps": [0.25, 0.25]})
+        self.assertEqual((full["mean_gap_moved"], full["most_gap_moved"]), (0, 0))
+        self.assertEqual((same["first_differences"], same["equal_tokens"]), ([], same["compared_tokens"]))
 
     def test_a_server_that_ends_is_one_line(self):
         done = self.run_slots("--tokens", "40", FAILS="1")
