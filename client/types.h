@@ -53,6 +53,16 @@ struct ConstTensor {
   const void* data = nullptr;
   DType dtype = DType::kFloat16;
   Shape shape;
+  // In the memory of a device, as work enqueued so far on its default stream leaves it. An index in the caller's own
+  // process may take it (engines/python); a server has the host's memory alone: INVALID_ARGUMENT.
+  bool on_device = false;
+};
+
+// The same, on a device, to be written.
+struct DeviceTensor {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  Shape shape;
 };
 
 // Names a sequence. Generation 0 means any; a stale one (the id was deleted and made again) is FAILED_PRECONDITION.
@@ -138,6 +148,9 @@ struct RetrieveItem {
   // Attended items alone, in place of a search: what is attended besides the dense. int32 [sets, width], a set as the
   // selector's scope has it, each row ascending positions of the zone, padded with -1. The usual is no tail then.
   ConstTensor positions = {};
+  // Attended items with fp32 queries on a device alone: [num_q_heads, head_dim] and [num_q_heads], fp32, both or
+  // neither. They take what the answer would, which has none then.
+  std::optional<DeviceTensor> output = {}, log_sum_exp = {};
 };
 
 // What one RetrieveItem got. Tokens [0, zone_begin) and [zone_end, num_tokens) are visible besides the sets; under

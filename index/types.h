@@ -60,8 +60,9 @@ struct QueryView {
   int64_t num_tokens = 0;
 };
 
-// An item's tensors in the memory of the device that the backend searches on. Queries are not looked at there: NaN
-// gives NaN, and nothing is learnt of them. `stream`: as TensorView's; what a call writes is there when it returns.
+// An item's tensors in the memory of the device that the backend searches on; INVALID_ARGUMENT where they are not.
+// Queries are not looked at there: NaN gives NaN, and nothing is learnt of them. `stream`: as TensorView's; what a call
+// writes is there when it returns.
 struct DeviceTensors {
   const float* queries = nullptr;  // as RetrieveItem's
   float* output = nullptr;         // Attend alone, as AttendAnswer's, which stay empty; both, or neither

@@ -130,6 +130,13 @@ absl::Status FromProto(const v1::Status& status) {
 }
 
 absl::Status CheckTensor(absl::string_view name, const ConstTensor& tensor, size_t* bytes) {
+  if (tensor.on_device) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": in a device's memory, which a server does not read"));
+  }
+  return CheckShape(name, tensor, bytes);
+}
+
+absl::Status CheckShape(absl::string_view name, const ConstTensor& tensor, size_t* bytes) {
   size_t product = SizeOf(tensor.dtype);
   for (int64_t dim : tensor.shape) {
     if (dim < 0 || __builtin_mul_overflow(product, static_cast<size_t>(dim), &product)) {
@@ -177,6 +184,9 @@ absl::Status ToProto(const RetrieveItem& item, v1::RetrieveItem* out, TensorView
     out->set_dense_from(*item.dense_from);
   } else {
     out->clear_dense_from();
+  }
+  if (item.output || item.log_sum_exp) {
+    return absl::InvalidArgumentError("output: in a device's memory, which a server does not write");
   }
   absl::Status status = ToProto("queries", item.queries, out->mutable_queries(), apart);
   if (IsAbsent(item.positions)) {

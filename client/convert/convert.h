@@ -31,6 +31,8 @@ absl::Status FromProto(const v1::Status& status);
 absl::Status WithReason(absl::Status error, absl::string_view reason);
 
 // Bytes of `tensor`; INVALID_ARGUMENT "<name>: ..." for a negative dimension, a product that overflows, or no data.
+absl::Status CheckShape(absl::string_view name, const ConstTensor& tensor, size_t* bytes);
+// The same of one that a server is to have: none on a device.
 absl::Status CheckTensor(absl::string_view name, const ConstTensor& tensor, size_t* bytes);
 inline bool IsAbsent(const ConstTensor& tensor) { return tensor.data == nullptr && tensor.shape.empty(); }
 

@@ -38,6 +38,8 @@ std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::De
   return std::unique_ptr<google::protobuf::Message>(prototype->New());
 }
 
+ArrayView::Where WhereOf(bool takes_device) { return takes_device ? ArrayView::Where::kAny : ArrayView::Where::kHost; }
+
 // One thread's at a time: another that comes meanwhile is told, rather than let in.
 class Stream {
  public:
@@ -55,7 +57,7 @@ class Stream {
   nb::tuple Step(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention) {
     const Use use(*this);
     PreparedStep prepared;
-    PrepareStep(appends, items, &prepared);
+    PrepareStep(appends, items, WhereOf(opened_.takes_device), &prepared);
     settings_.Set(selector, attention, &prepared.step);
     RaiseIfWrong(wrong_);
     prepared.step.step = ++steps_;
@@ -183,8 +185,8 @@ nb::tuple Append(const Holder& connection, const std::string& index, const std::
                  int layer, int64_t position, nb::handle keys, nb::handle values, nb::handle queries, nb::handle report,
                  std::optional<double> timeout) {
   std::vector<ArrayView> arrays;
-  const client::AppendItem item =
-      CheckedAppend({index, id, generation}, layer, position, keys, values, queries, report, &arrays);
+  const client::AppendItem item = CheckedAppend({index, id, generation}, layer, position, keys, values, queries, report,
+                                                WhereOf(connection->device_copies().has_value()), &arrays);
   const absl::Duration time = DurationOf(timeout, connection->timeout());
   absl::StatusOr<client::AppendTotals> totals;
   {
@@ -216,6 +218,11 @@ std::string AddProfile(const Holder& connection, nb::handle path) {
   const auto name = connection->AddProfile(paths[0]);
   RaiseIfWrong(name.status());
   return *name;
+}
+
+nb::object DeviceCopies(const Holder& connection) {
+  const auto copies = connection->device_copies();
+  return copies ? nb::object(nb::make_tuple(copies->to_device, copies->to_host)) : nb::none();
 }
 
 const google::protobuf::Descriptor& TypeNamed(const std::string& message) {
@@ -272,7 +279,8 @@ NB_MODULE(_native, module) {
            arg("values") = nb::none(), arg("queries") = nb::none(), arg("report") = nb::none(),
            arg("timeout") = nb::none())
       .def("open_stream", &OpenStream, arg("timeout") = nb::none(), arg("transport") = "auto")
-      .def("add_profile", &AddProfile, arg("path"));
+      .def("add_profile", &AddProfile, arg("path"))
+      .def("device_copies", &DeviceCopies);
   module.def("version", [] { return SEINE_VERSION; });
   module.def("methods", &Methods);
   module.def(

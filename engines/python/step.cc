@@ -2,6 +2,7 @@
 #include "engines/python/step.h"
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,8 @@ struct Names {
   PyObject* const report = Make("report");
   PyObject* const dense_from = Make("dense_from");
   PyObject* const positions = Make("positions");
+  PyObject* const output = Make("output");
+  PyObject* const log_sum_exp = Make("log_sum_exp");
   PyObject* const tail = Make("tail");
   PyObject* const scale = Make("scale");
   PyObject* const with_positions = Make("with_positions");
@@ -78,14 +81,29 @@ client::Sequence SequenceOf(nb::handle owner) {
   throw nb::type_error(text.c_str());
 }
 
-client::ConstTensor TensorOf(nb::handle array, const char* name, std::vector<ArrayView>* arrays) {
-  arrays->emplace_back(array, name);
-  return arrays->back().tensor(name);
-}
+// The arrays of a step or an append, and where they may lie.
+struct Arrays {
+  client::ConstTensor TensorOf(nb::handle array, const char* name) const {
+    views->emplace_back(array, name, where);
+    return views->back().tensor(name);
+  }
+  client::ConstTensor Optional(nb::handle array, const char* name) const {
+    return array.is_none() ? client::ConstTensor{} : TensorOf(array, name);
+  }
+  // What an answer is to be written to; nothing where it is None.
+  std::optional<client::DeviceTensor> RoomOf(nb::handle array, const char* name) const {
+    if (array.is_none()) return std::nullopt;
+    const client::ConstTensor tensor = TensorOf(array, name);
+    if (!tensor.on_device) {
+      throw nb::value_error(
+          absl::StrCat(name, ": must lie on the device that attends; answers have the host's").c_str());
+    }
+    return client::DeviceTensor{const_cast<void*>(tensor.data), tensor.dtype, tensor.shape};
+  }
 
-client::ConstTensor OptionalTensor(nb::handle array, const char* name, std::vector<ArrayView>* arrays) {
-  return array.is_none() ? client::ConstTensor{} : TensorOf(array, name, arrays);
-}
+  ArrayView::Where where;
+  std::vector<ArrayView>* views;
+};
 
 client::RetainedReport ReportOf(nb::handle word) {
   if (word.is_none()) return client::RetainedReport::kNone;
@@ -146,16 +164,17 @@ void StepSettings::Set(nb::handle selector, nb::handle attention, client::Decode
   step->attention = attention_message_;
 }
 
-void PrepareStep(nb::handle appends, nb::handle items, PreparedStep* out) {
+void PrepareStep(nb::handle appends, nb::handle items, ArrayView::Where where, PreparedStep* out) {
   client::DecodeStep& step = out->step;
+  const Arrays arrays = {where, &out->arrays};
   for (nb::handle append : nb::iter(appends)) {
     client::AppendItem item;
     item.sequence = SequenceOf(append);
     item.layer = LayerOf(append);
     item.position = IntAttribute(append, step_names->position);
-    item.keys = TensorOf(Attribute(append, step_names->keys), "keys", &out->arrays);
-    item.values = OptionalTensor(Attribute(append, step_names->values), "values", &out->arrays);
-    item.queries = OptionalTensor(Attribute(append, step_names->queries), "queries", &out->arrays);
+    item.keys = arrays.TensorOf(Attribute(append, step_names->keys), "keys");
+    item.values = arrays.Optional(Attribute(append, step_names->values), "values");
+    item.queries = arrays.Optional(Attribute(append, step_names->queries), "queries");
     item.report = ReportOf(Attribute(append, step_names->report));
     step.appends.push_back(std::move(item));
   }
@@ -163,32 +182,35 @@ void PrepareStep(nb::handle appends, nb::handle items, PreparedStep* out) {
     client::RetrieveItem item;
     item.sequence = SequenceOf(asked);
     item.layer = LayerOf(asked);
-    item.queries = TensorOf(Attribute(asked, step_names->queries), "queries", &out->arrays);
+    item.queries = arrays.TensorOf(Attribute(asked, step_names->queries), "queries");
     if (!Attribute(asked, step_names->dense_from).is_none())
       item.dense_from = IntAttribute(asked, step_names->dense_from);
-    item.positions = OptionalTensor(Attribute(asked, step_names->positions), "positions", &out->arrays);
+    item.positions = arrays.Optional(Attribute(asked, step_names->positions), "positions");
+    item.output = arrays.RoomOf(Attribute(asked, step_names->output), "output");
+    item.log_sum_exp = arrays.RoomOf(Attribute(asked, step_names->log_sum_exp), "log_sum_exp");
     step.items.push_back(std::move(item));
   }
 }
 
 client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,
-                                 nb::handle values, nb::handle queries, nb::handle report,
-                                 std::vector<ArrayView>* arrays) {
+                                 nb::handle values, nb::handle queries, nb::handle report, ArrayView::Where where,
+                                 std::vector<ArrayView>* views) {
   client::AppendItem item{std::move(sequence), layer, position, {}, {}};
-  arrays->emplace_back(keys, "keys");
-  if (arrays->back().shape().size() != 3) {
+  const Arrays arrays = {where, views};
+  views->emplace_back(keys, "keys", where);
+  if (views->back().shape().size() != 3) {
     const std::string text =
-        absl::StrCat("keys: must be [tokens, num_kv_heads, head_dim], not ", arrays->back().ShapeText());
+        absl::StrCat("keys: must be [tokens, num_kv_heads, head_dim], not ", views->back().ShapeText());
     throw nb::value_error(text.c_str());
   }
-  item.keys = arrays->back().tensor("keys");
-  item.values = OptionalTensor(values, "values", arrays);
+  item.keys = views->back().tensor("keys");
+  item.values = arrays.Optional(values, "values");
   if (!values.is_none() && item.values.shape != item.keys.shape) {
     const std::string text = absl::StrCat("values: must have the shape of keys, ", Shown(item.keys.shape), ", not ",
                                           Shown(item.values.shape));
     throw nb::value_error(text.c_str());
   }
-  item.queries = OptionalTensor(queries, "queries", arrays);
+  item.queries = arrays.Optional(queries, "queries");
   const client::Shape& asked = item.queries.shape;
   if (!queries.is_none() && (asked.size() != 3 || asked[0] < 1 || asked[0] > item.keys.shape[0])) {
     throw nb::value_error("queries: must be [1 to tokens, num_q_heads, head_dim]");

@@ -35,14 +35,14 @@ class StepSettings {
   v1::Attention attention_message_;
 };
 
-// `appends`: objects with the attributes of messages.Append; `items`: of messages.Item. TypeError and ValueError name
-// the attribute.
-void PrepareStep(nb::handle appends, nb::handle items, PreparedStep* out);
+// `appends`: objects with the attributes of messages.Append; `items`: of messages.Item, whose tensors may lie `where`.
+// TypeError and ValueError name the attribute.
+void PrepareStep(nb::handle appends, nb::handle items, ArrayView::Where where, PreparedStep* out);
 
 // One append by its attributes' values, with `arrays` as above. ValueError where keys are not [tokens, num_kv_heads,
 // head_dim], values not of the same shape, queries not [1 to tokens, num_q_heads, head_dim], or a report is none.
 client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t position, nb::handle keys,
-                                 nb::handle values, nb::handle queries, nb::handle report,
+                                 nb::handle values, nb::handle queries, nb::handle report, ArrayView::Where where,
                                  std::vector<ArrayView>* arrays);
 
 // Reports of retained positions, as dicts of the words of messages.Retained.

@@ -66,7 +66,7 @@ nb::dict AttendedDict(const client::Attended& attended, bool with_positions) {
   if (attended.prompt_tokens == 0) shape.erase(shape.begin());
   const absl::Span<const int64_t> of_output = shape, of_sums = of_output.first(shape.size() - 1);
   const auto array = [&](absl::Span<const int64_t> dims, const std::vector<float>& values) {
-    return ok ? NewArray(client::DType::kFloat32, dims, values.data()) : nb::none();
+    return ok && !values.empty() ? NewArray(client::DType::kFloat32, dims, values.data()) : nb::none();
   };
   out["output"] = array(of_output, attended.output);
   out["log_sum_exp"] = array(of_sums, attended.log_sum_exp);

@@ -14,6 +14,9 @@ absl::StatusOr<TensorView> HostCopies::Of(const char* field, const TensorView& t
   if (!device->CanAwait(tensor.stream)) {
     return BadField(field, "on a stream that is another device's, or captured into a graph, which cannot hold a call");
   }
+  if (tensor.bytes > 0 && !device->Holds(tensor.data, tensor.bytes)) {
+    return BadField(field, "not in the memory of the device that searches, but the host's or another device's");
+  }
   TensorView here = tensor;
   here.on_device = false;
   here.stream = nullptr;

@@ -46,8 +46,18 @@ absl::Status IndexImpl::CheckDevice(const RetrieveItem& item) const {
   if ((device.output == nullptr) != (device.log_sum_exp == nullptr)) {
     return BadField("device", "output and log_sum_exp are given together");
   }
-  if (!context_.backend->attention()->CanAwait(device.stream)) {
+  DeviceAttention* const attention = context_.backend->attention();
+  if (!attention->CanAwait(device.stream)) {
     return BadField("device", "its stream is another device's, or captured into a graph, which cannot hold a call");
+  }
+  const Geometry& g = context_.config.geometry;
+  const std::pair<const char*, const float*> tensors[] = {
+      {"queries", device.queries}, {"output", device.output}, {"log_sum_exp", device.log_sum_exp}};
+  for (const auto& [name, data] : tensors) {
+    const size_t bytes = sizeof(float) * g.num_q_heads * (data == device.log_sum_exp ? 1 : g.head_dim);
+    if (data == nullptr || attention->Holds(data, bytes)) continue;
+    return BadField("device", name,
+                    " is not in the memory of the device that searches, but the host's or another device's");
   }
   return absl::OkStatus();
 }

@@ -54,6 +54,10 @@ class BoundDevice final : public Device {
     int ordinal = ordinal_;
     return current_->OfStream(theirs, &ordinal) == kNoError && ordinal == ordinal_;
   }
+  bool Holds(const void* theirs) override {
+    const AtOrdinal at(current_.get(), ordinal_);
+    return at.error() == kNoError && device_->Holds(theirs);
+  }
   Error Await(void* theirs, Stream stream) override { return Call(&Device::Await, theirs, stream); }
   Error Finish(Stream stream) override { return Call(&Device::Finish, stream); }
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {

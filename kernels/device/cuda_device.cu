@@ -42,7 +42,7 @@ class CudaCurrentDevice final : public CurrentDevice {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::string name, bool graphs) : name_(std::move(name)), graphs_(graphs) {}
+  CudaDevice(std::string name, int ordinal, bool graphs) : name_(std::move(name)), ordinal_(ordinal), graphs_(graphs) {}
   std::string name() const override {
     if (!graphs_) return name_ + ", graphs off";
     return failed_graphs_ == 0 ? name_ : name_ + ", graphs failed: " + std::to_string(failed_graphs_);
@@ -94,6 +94,11 @@ class CudaDevice final : public Device {
     const Error error = Result(cudaStreamIsCapturing(static_cast<cudaStream_t>(theirs), &status));
     return error == kNoError && status == cudaStreamCaptureStatusNone;
   }
+  bool Holds(const void* theirs) override {
+    cudaPointerAttributes at;
+    if (Result(cudaPointerGetAttributes(&at, theirs)) != kNoError) return false;
+    return (at.type == cudaMemoryTypeDevice || at.type == cudaMemoryTypeManaged) && at.device == ordinal_;
+  }
   // An event that is destroyed before it has come is kept by the runtime until then.
   Error Await(void* theirs, Stream stream) override {
     cudaEvent_t event = nullptr;
@@ -132,6 +137,7 @@ class CudaDevice final : public Device {
   }
 
   const std::string name_;
+  const int ordinal_;
   const bool graphs_;
   Waits waits_{Waits::SpinnersOf(static_cast<int>(std::thread::hardware_concurrency()))};
   std::atomic<int64_t> failed_graphs_{0};
@@ -158,7 +164,7 @@ std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal) {
     *why = std::string(properties.name) + " is older than compute capability 8.0";
     return nullptr;
   }
-  return BindDevice(std::make_unique<CudaDevice>(properties.name, graphs), ordinal,
+  return BindDevice(std::make_unique<CudaDevice>(properties.name, ordinal, graphs), ordinal,
                     std::make_unique<CudaCurrentDevice>());
 }
 

@@ -36,6 +36,8 @@ class Device {
   // Whether a caller's cudaStream_t can be waited for: not another device's (bound_device.h), and not while it is
   // captured into a graph, which would take in what waits for it, and break where the host waits for that.
   virtual bool CanAwait(void* theirs) = 0;
+  // Whether a caller's memory is this device's own: none of the host's, page-locked or not, and no other device's.
+  virtual bool Holds(const void* theirs) = 0;
   // Work enqueued from now on begins after the work that is on `theirs` by now, a cudaStream_t of the caller's own.
   virtual Error Await(void* theirs, Stream stream) = 0;
   // Waits until all that was enqueued is done; what went wrong in it comes out here.

@@ -28,6 +28,7 @@ absl::Status Retriever::PrepareAll(absl::Span<const ItemView> items, const v1::S
   if (auto s = CheckBatch(static_cast<int>(std::min<size_t>(items.size(), INT_MAX)), "items"); !s.ok()) return s;
   queries_.resize(std::max(queries_.size(), items.size()));
   positions_.resize(std::max(positions_.size(), items.size()));
+  device_.resize(std::max(device_.size(), items.size()));  // before any is pointed to
   attended_ = attention != nullptr;
   for (size_t i = 0; i < items.size(); ++i) {
     if (auto s = PrepareItem(i, items[i], selector, attention); !s.ok()) return s;
@@ -47,13 +48,8 @@ absl::Status Retriever::PrepareItem(size_t place, const ItemView& item, const v1
   auto group = GroupOf(*std::move(index), selector, attention);
   if (!group.ok()) return group.status();
   out.layer = item.layer;
-  auto queries =
-      QueriesView(item.queries, (*group)->geometry(), field + ".queries", &queries_[place], &out.prompt_tokens);
-  if (!queries.ok()) {
-    wrong_[place] = queries.status();
-    return absl::OkStatus();
-  }
-  out.queries = *queries;
+  wrong_[place] = PrepareQueries(place, item, (*group)->geometry(), &out);
+  if (!wrong_[place].ok()) return absl::OkStatus();
   if (item.dense_from.value_or(0) < 0) {
     wrong_[place] = FieldError("OUT_OF_LIMITS", field + ".dense_from", "must not be negative");
     return absl::OkStatus();
@@ -66,6 +62,43 @@ absl::Status Retriever::PrepareItem(size_t place, const ItemView& item, const v1
   }
   (*group)->items.push_back(std::move(out));
   (*group)->places.push_back(place);
+  return absl::OkStatus();
+}
+
+absl::Status Retriever::PrepareQueries(size_t place, const ItemView& item, const Geometry& geometry,
+                                       RetrieveItem* out) {
+  if (item.queries.on_device) return PrepareOnDevice(place, item, geometry, out);
+  const std::string field = absl::StrCat("items[", place, "]");
+  if (item.output || item.log_sum_exp) {
+    return FieldError("ON_HOST", field + ".queries",
+                      "lie in the host's memory, so that output and log_sum_exp come there");
+  }
+  auto queries = QueriesView(item.queries, geometry, field + ".queries", &queries_[place], &out->prompt_tokens);
+  if (queries.ok()) out->queries = *queries;
+  return queries.status();
+}
+
+absl::Status Retriever::PrepareOnDevice(size_t place, const ItemView& item, const Geometry& geometry,
+                                        RetrieveItem* out) {
+  const std::string field = absl::StrCat("items[", place, "]");
+  if (!attended_ && (item.output || item.log_sum_exp)) {
+    return FieldError("NOT_ATTENDED", field + ".output", "given, and the item is retrieved for, not attended");
+  }
+  DeviceTensors& tensors = device_[place] = {};
+  out->device = &tensors;
+  auto queries = DeviceFloats(item.queries, {geometry.num_q_heads, geometry.head_dim}, field + ".queries");
+  if (!queries.ok()) return queries.status();
+  tensors.queries = *queries;
+  if (item.output) {
+    auto to = DeviceFloats(*item.output, {geometry.num_q_heads, geometry.head_dim}, field + ".output");
+    if (!to.ok()) return to.status();
+    tensors.output = const_cast<float*>(*to);  // the caller gave it to be written
+  }
+  if (item.log_sum_exp) {
+    auto to = DeviceFloats(*item.log_sum_exp, {geometry.num_q_heads}, field + ".log_sum_exp");
+    if (!to.ok()) return to.status();
+    tensors.log_sum_exp = const_cast<float*>(*to);
+  }
   return absl::OkStatus();
 }
 

@@ -46,6 +46,9 @@ class Retriever {
                           const v1::Attention* attention);
   absl::Status PrepareItem(size_t place, const ItemView& item, const v1::Selector& selector,
                            const v1::Attention* attention);
+  // Queries where they lie, and where the answer is to go.
+  absl::Status PrepareQueries(size_t place, const ItemView& item, const Geometry& geometry, RetrieveItem* out);
+  absl::Status PrepareOnDevice(size_t place, const ItemView& item, const Geometry& geometry, RetrieveItem* out);
   absl::StatusOr<Group*> GroupOf(std::shared_ptr<Index> index, const v1::Selector& selector,
                                  const v1::Attention* attention);
   absl::Status CheckAnswerSize(const v1::Attention* attention) const;
@@ -59,6 +62,7 @@ class Retriever {
   std::vector<Group> groups_;
   std::vector<absl::Status> wrong_;                           // [items], OK where the item is right
   std::vector<std::vector<float>> queries_;                   // [items], used where queries are not fp32
+  std::vector<DeviceTensors> device_;                         // [items], used where queries lie on a device
   std::vector<std::vector<std::vector<int32_t>>> positions_;  // [items][sets], of those that give them
 };
 

@@ -372,6 +372,9 @@ TEST_F(ClientTest, ErrorsCarryCodeFieldAndReason) {
     return client_->Append({sequence, layer, 100, k, values}).status();
   };
   auto with_shape = [&](client::Shape shape) { return client::ConstTensor{keys.data, client::DType::kFloat32, shape}; };
+  client::RetrieveItem answered_there{sequence, 0, model.Query()};
+  float room[4 * 64];
+  answered_there.output = client::DeviceTensor{room, client::DType::kFloat32, {4, 64}};
   v1::IndexSpec bad = RandomModel::Spec("bad", v1::KV_STORE_KEYS);
   bad.mutable_geometry()->set_head_dim(65);
   v1::Selector no_tokens;
@@ -395,6 +398,10 @@ TEST_F(ClientTest, ErrorsCarryCodeFieldAndReason) {
       {"overflow", append(0, with_shape({int64_t{1} << 40, int64_t{1} << 40, 64})), absl::StatusCode::kInvalidArgument,
        ""},
       {"null", append(0, {nullptr, client::DType::kFloat32, {1, 2, 64}}), absl::StatusCode::kInvalidArgument, ""},
+      {"on a device", append(0, {keys.data, client::DType::kFloat32, {1, 2, 64}, true}),
+       absl::StatusCode::kInvalidArgument, ""},
+      {"answers on a device", client_->Attend({answered_there}, v1::Selector(), v1::Attention()).status(),
+       absl::StatusCode::kInvalidArgument, ""},
       {"top_k", client_->Retrieve({{sequence, 0, model.Query()}}, no_tokens).status(),
        absl::StatusCode::kInvalidArgument, "selector"},
       {"gather", client_->Gather(sequence, 0, 0, {100}, true, false).status(), absl::StatusCode::kOutOfRange,

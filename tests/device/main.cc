@@ -103,7 +103,8 @@ bool ReadFlags(int argc, char** argv, Flags* f) {
 
 std::vector<Part> AllParts(const SuiteOptions& options) {
   std::vector<Part> parts = SearchChecks(options);
-  for (auto list : {LayerChecks(options), Timings(options)}) parts.insert(parts.end(), list.begin(), list.end());
+  for (auto list : {LayerChecks(options), AttendChecks(options), Timings(options)})
+    parts.insert(parts.end(), list.begin(), list.end());
   return parts;
 }
 

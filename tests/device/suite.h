@@ -65,9 +65,10 @@ struct Part {
   std::function<PartResult(const Rig&)> run;
 };
 
-// Checks that run on any device, those of searches and those of a layer's other work; and the timings of this build's.
+// Checks that run on any device: of searches, of a layer's other work, of attention; and the timings of this build's.
 std::vector<Part> SearchChecks(const SuiteOptions& options);
 std::vector<Part> LayerChecks(const SuiteOptions& options);
+std::vector<Part> AttendChecks(const SuiteOptions& options);
 std::vector<Part> Timings(const SuiteOptions& options);
 Part LaunchFigures();  // a timing that needs no device
 

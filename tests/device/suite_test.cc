@@ -141,14 +141,15 @@ TEST(DeviceSuite, APartThatDiesOrHangsLeavesAnError) {
 // Names are apart, and every part of the emulated device is among them.
 TEST(DeviceSuite, PartsHaveNamesAndLimits) {
   std::set<std::string> names;
-  for (const auto& list : {SearchChecks(SuiteOptions()), LayerChecks(SuiteOptions()), Timings(SuiteOptions())}) {
+  for (const auto& list : {SearchChecks(SuiteOptions()), LayerChecks(SuiteOptions()), AttendChecks(SuiteOptions()),
+                           Timings(SuiteOptions())}) {
     for (const Part& part : list) {
       EXPECT_TRUE(names.insert(part.name).second) << part.name;
       EXPECT_GT(part.limit_s, 0) << part.name;
       EXPECT_EQ(part.timing, part.name.rfind("time-", 0) == 0) << part.name;
     }
   }
-  EXPECT_GE(names.size(), 14u);
+  EXPECT_GE(names.size(), 15u);
 }
 
 // The program, as the half hour runs it.

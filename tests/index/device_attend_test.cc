@@ -6,6 +6,7 @@
 #include <random>
 
 #include "kernels/backends/cuda/cuda_backend.h"
+#include "tests/index/device_memory.h"
 #include "tests/index/subspace/low_rank_simulation.h"
 #include "tests/index/test_util.h"
 #include "tests/kernels/cuda/host_device.h"
@@ -16,6 +17,7 @@ namespace {
 using cuda::Device;
 using cuda::HostDeviceControl;
 using testing::AppendNames;
+using testing::DeviceMemory;
 using testing::MakeIndex;
 using testing::Names;
 using testing::Queries;
@@ -205,32 +207,6 @@ TEST_F(DeviceAttendTest, AFullDeviceRefusesAnAppend) {
   Append({"s", 0}, 20);
   ExpectSame({{"s", 0}});
 }
-
-// Memory of a device that a caller has.
-class DeviceMemory {
- public:
-  DeviceMemory(Backend* backend, const void* data, size_t bytes)
-      : backend_(backend),
-        host_(backend->Allocate(bytes, MemorySpace::kStore)),
-        device_(backend->Allocate(bytes, MemorySpace::kCodes)) {
-    std::memcpy(host_.data(), data, bytes);
-    const CopyTask up = {device_.data(), host_.data(), bytes};
-    EXPECT_EQ(backend_->Copy(&up, 1), Outcome::kDone);
-  }
-  float* floats() const { return reinterpret_cast<float*>(device_.data()); }
-  const void* data() const { return device_.data(); }
-  std::vector<float> Read() const {
-    const CopyTask down = {host_.data(), device_.data(), host_.size()};
-    EXPECT_EQ(backend_->Copy(&down, 1), Outcome::kDone);
-    std::vector<float> floats(host_.size() / sizeof(float));
-    std::memcpy(floats.data(), host_.data(), host_.size());
-    return floats;
-  }
-
- private:
-  Backend* const backend_;
-  Buffer host_, device_;
-};
 
 // Queries, outputs and log-sum-exps in the device's memory: none of them is copied, and the rest of a call is the same.
 TEST_F(DeviceAttendTest, TensorsOfTheCallersOnTheDevice) {

@@ -45,7 +45,7 @@ class Connection:
         memory_limit_bytes: int = 0,
         profiles: Union[str, PathLike[str], list[Union[str, PathLike[str]]], None] = "",
     ) -> Connection:
-        """An empty Seine of its own in this process. threads: 0, one for each processor that the process may use (affinity, quota). backend: "cpu", "cuda" or "auto".
+        """An empty Seine of its own in this process. threads: 0, one for each processor that the process may use (affinity, quota). backend: "cpu", "cuda", "cuda:N" or "auto".
         memory_limit_bytes: 0, none. profiles: a folder as of seined's --profiles, a file, or a list of files with one
         folder at most. NativeError FAILED_PRECONDITION: no such backend here; INVALID_ARGUMENT: no such folder, or no
         profile."""
@@ -101,6 +101,11 @@ class Connection:
         memory where the server is of this host and offers it, else gRPC's stream), "stream", "shared memory", or
         either with "polling " before it, which never sleeps; else ValueError. A server that is not there is
         UNAVAILABLE in the first step."""
+
+    def device_copies(self) -> Optional[tuple[int, int]]:
+        """In process, where a CUDA device attends: bytes that calls have copied to it, and to the host, so far. Then keys
+        and values of appends, queries, output and log_sum_exp of items may lie on it: contiguous tensors with DLPack,
+        read once the legacy default stream waits for theirs. None: there is none, and they may not."""
 
     def add_profile(self, path: Union[str, PathLike[str]]) -> str:
         """In process: a profile's file for indexes to come. Returns the profile's name, for codec.profile: the file's,
@@ -324,7 +329,8 @@ class Stream:
         zone_end, all_returned, positions int32 [sets, top_k], counts int32 [sets], scores float32 [sets, top_k] or
         None, dense_positions (a list of int32 arrays), error, codes_stale, masses float32 [sets] or None, capped.
         attended: one dict an item in a step with attention, with the fields of messages.Attended: path, num_tokens,
-        output float32 [num_q_heads, head_dim] or None, log_sum_exp float32 [num_q_heads] or None, attended_tokens,
+        output float32 [num_q_heads, head_dim] or None, log_sum_exp float32 [num_q_heads] or None (both None too where an
+        item's own output and log_sum_exp, on a device, have taken them), attended_tokens,
         tail, selected (such a dict as answers have, with with_positions, or None), error, codes_stale. server_us:
         microseconds in the index. error: of the whole step, which then has changed nothing. retained: one dict an
         append where any has a report, with the fields of messages.Retained; None of one without, or that failed.

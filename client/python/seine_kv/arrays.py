@@ -31,6 +31,14 @@ def as_array(array: Any) -> np.ndarray:
     return tensor.view(sys.modules["torch"].int16).numpy().view(ml_dtypes.bfloat16)
 
 
+def on_device(array: Any) -> bool:
+    """Whether it lies in a CUDA device's memory, as DLPack says."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
+        return False
+    kind, _ = array.__dlpack_device__()
+    return int(kind) in (2, 13)  # kDLCUDA, kDLCUDAManaged
+
+
 def is_torch(array: Any) -> bool:
     """Whether it is a torch tensor; torch itself is not imported for the question."""
     torch = sys.modules.get("torch")
@@ -52,6 +60,6 @@ def dtype_word(dtype: Any, field: str) -> str:
 
 
 def check_dtype(array: np.ndarray, name: str) -> None:
-    """ValueError for an array of a dtype that does not travel."""
-    if array.dtype.name not in DTYPES:
+    """ValueError for an array of a dtype that does not travel; of one on a device the native module tells."""
+    if isinstance(array, np.ndarray) and array.dtype.name not in DTYPES:
         raise ValueError(f"{name}: dtype must be {', '.join(FLOATS[:-1])} or {FLOATS[-1]}, not {array.dtype.name}")

@@ -241,8 +241,9 @@ class Calls(LayerCalls):
         Position-checked: an identical replay is a no-op, a gap OUT_OF_RANGE, other data at positions held
         ALREADY_EXISTS. On an error, messages before the failing one stay. Returns the tokens sent.
         """
-        item = Append(sequence, layer, position, as_array(keys))
-        item.values, item.queries = (None if array is None else as_array(array) for array in (values, queries))
+        item = Append(sequence, layer, position, self._given(keys))
+        item.values = None if values is None else self._given(values)
+        item.queries = None if queries is None else as_array(queries)
         item.retained = retained
         settings.check_append(item)  # before the first piece leaves
         tokens, report = self._append(item)
@@ -305,6 +306,10 @@ class Calls(LayerCalls):
         return rows["keys"] if keys else None, rows["values"] if values else None
 
     # What a carrier gives -------------------------------------------------------------------------------------------
+
+    def _given(self, array: Any) -> Any:
+        """Keys or values as this carrier takes them."""
+        return as_array(array)
 
     def _append(self, append: Append) -> tuple[int, Optional[Retained]]:
         """Sends what was checked; returns the tokens sent, and the report that was asked for."""

@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from seine_kv.address import Security, default_address, no_server, target_of
+from seine_kv.arrays import as_array, is_torch, on_device
 from seine_kv.calls import Calls, Settings
 from seine_kv.messages import (
     Answer,
@@ -88,6 +89,7 @@ class Client(Calls):
     that is not there is an error of the first call. Client.in_process() needs none."""
 
     timeout: Optional[float]
+    _on_device = False  # whether tensors on a CUDA device are taken as they are
 
     def __init__(
         self, address: Optional[str] = None, timeout: Optional[float] = 60.0, security: Optional[Security] = None
@@ -110,7 +112,7 @@ class Client(Calls):
 
         threads: that answer a batch; 0: one for each processor that the process may use (affinity, quota). profiles: a folder of model profiles as of seined's
         --profiles, a file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores
-        together, 0: none. backend: "auto", "cpu" or "cuda".
+        together, 0: none. backend: "auto", "cpu", "cuda" or "cuda:N", a device's ordinal.
         """
         client = cls.__new__(cls)
         client.address, client.timeout, client._own = IN_PROCESS, None, threading.local()
@@ -118,6 +120,7 @@ class Client(Calls):
             client._connection = native.Connection.in_process(threads, backend, memory_limit_bytes, profiles)
         except native.NativeError as error:
             raise raised(error) from None
+        client._on_device = client._connection.device_copies() is not None
         return client
 
     def __enter__(self) -> Client:
@@ -198,7 +201,17 @@ class Client(Calls):
         """
         return self._invoke(method, request)
 
+    def device_copies(self) -> Optional[tuple[int, int]]:
+        """In process, where a CUDA device searches: bytes that calls have copied to it and to the host so far. Keys,
+        values and queries may then lie on it, in tensors with DLPack. None: there is no such device."""
+        return self._open().device_copies()
+
     # For Calls ------------------------------------------------------------------------------------------------------
+
+    def _given(self, array: Any) -> Any:
+        if not (self._on_device and on_device(array)):
+            return as_array(array)
+        return array.detach().contiguous() if is_torch(array) else array
 
     def _invoke(self, method: str, request: Settings, timeout: Optional[float] = None) -> dict[str, Any]:
         if not isinstance(method, str):

@@ -52,7 +52,7 @@ class Index:
     kv_store: "keys_values" as attend needs it, "keys" or "none", which take less and retrieve only.
     name: of the index; "": one of its own.
     settings: rope, layer_ropes, zones, codec, retrieval, eviction, subspace, memory_limit_bytes: dicts as of Client.create_index.
-    threads: that answer a batch; 0: one for each core. backend: "auto", "cpu" or "cuda".
+    threads: that answer a batch; 0: one for each core. backend: "auto", "cpu", "cuda" or "cuda:N".
     process_memory_bytes: bound of codes and stores of all indexes that share the client; 0: none.
 
     All Index objects of a process share one client in process, and with it threads and memory bound. Those that ask for
@@ -201,7 +201,7 @@ class Index:
         placed, ends = [], dict[messages.Sequence, int]()
         for one, *arrays in appends:
             retained = arrays.pop() if isinstance(arrays[-1], RetainedSets) else None
-            arrays = [as_array(array) for array in arrays]
+            arrays = [self.client._given(array) for array in arrays]
             position = ends.get(one.handle, one.next_position(layer))
             ends[one.handle] = position + len(arrays[0])
             placed.append((one, Append(one.handle, layer, position, *arrays, retained=retained)))

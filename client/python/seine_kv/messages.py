@@ -1,6 +1,7 @@
 """What goes into a call of Seine and what comes out of it; nothing here knows how it travels.
 
-Arrays are numpy's: float32, float16 or bfloat16 (ml_dtypes) where they go in.
+Arrays are numpy's: float32, float16 or bfloat16 (ml_dtypes) where they go in. In process, where a CUDA device searches,
+keys, values and queries may be tensors on it (Client.device_copies).
 """
 
 from __future__ import annotations
@@ -93,6 +94,9 @@ class Item:
     searched ends a multiple of 64 keys after the sink.
     positions: to attend alone, in place of a search: int32 [sets, width], each row ascending positions of the zone,
     padded with -1.
+    output, log_sum_exp: to attend alone, in this process, with float32 queries on the CUDA device that searches: tensors
+    there with DLPack, float32 [num_q_heads, head_dim] and [num_q_heads], contiguous. They take the answer, whose own
+    are these two.
     """
 
     sequence: Sequence
@@ -100,6 +104,8 @@ class Item:
     queries: np.ndarray
     dense_from: Optional[int] = None
     positions: Optional[np.ndarray] = None
+    output: Optional[Any] = None
+    log_sum_exp: Optional[Any] = None
 
 
 @dataclass

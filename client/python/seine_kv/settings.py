@@ -63,13 +63,13 @@ def check_append(append: Append) -> None:
     shape = list(append.keys.shape)
     if len(shape) != 3:
         raise ValueError(f"keys: must be [tokens, num_kv_heads, head_dim], not {shape}")
-    if append.values is not None and append.values.shape != append.keys.shape:
+    if append.values is not None and list(append.values.shape) != shape:
         raise ValueError(f"values: must have the shape of keys, {shape}, not {list(append.values.shape)}")
     check_dtype(append.keys, "keys")
     if append.values is not None:
         check_dtype(append.values, "values")
     if append.queries is not None:
-        if append.queries.ndim != 3 or not 1 <= len(append.queries) <= len(append.keys):
+        if len(append.queries.shape) != 3 or not 1 <= len(append.queries) <= len(append.keys):
             raise ValueError("queries: must be [1 to tokens, num_q_heads, head_dim]")
         check_dtype(append.queries, "queries")
     wanted_of(append.retained)

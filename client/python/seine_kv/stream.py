@@ -68,7 +68,7 @@ class DecodeStream(Steps):
             answers=[_answer(one) for one in answers],
             server_us=server_us,
             error=_error(refused),
-            attended=[_attended(one) for one in attended],
+            attended=[_attended(one, item) for one, item in zip(attended, items)],
             retained=[None if one is None else Retained(**one) for one in retained],
         )
 
@@ -89,8 +89,11 @@ def _answer(fields: Mapping[str, Any]) -> Answer:
     return Answer(**{**fields, "error": _error(fields["error"])})
 
 
-def _attended(fields: Mapping[str, Any]) -> Attended:
+def _attended(fields: Mapping[str, Any], item: Item) -> Attended:
     selected = fields["selected"]
-    return Attended(
+    answer = Attended(
         **{**fields, "error": _error(fields["error"]), "selected": None if selected is None else _answer(selected)}
     )
+    if answer.error is None and item.output is not None:
+        answer.output, answer.log_sum_exp = item.output, item.log_sum_exp
+    return answer

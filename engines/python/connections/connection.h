@@ -4,7 +4,9 @@
 
 #include <google/protobuf/message.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +36,17 @@ class Connection {
   struct Opened {
     std::unique_ptr<client::DecodeStream> stream;
     std::string transport;
+    bool takes_device = false;  // tensors of steps may lie on a device (device_copies)
   };
   // `transport`: "auto", or one of transports(). INVALID_ARGUMENT: another.
   virtual absl::StatusOr<Opened> OpenStream(absl::Duration step_timeout, const std::string& transport) = 0;
+
+  // Bytes that calls have copied between the host and the device that attends; nothing where there is none. Where it
+  // is, keys, values and queries of calls may lie on it, and outputs.
+  struct DeviceCopies {
+    int64_t to_device = 0, to_host = 0;
+  };
+  virtual std::optional<DeviceCopies> device_copies() { return std::nullopt; }
 
   // A profile's file for the indexes to come; returns the profile's name. A server has its own: UNIMPLEMENTED.
   virtual absl::StatusOr<std::string> AddProfile(const std::string& path) = 0;

@@ -11,6 +11,7 @@
 #include "client/channel/fork.h"
 #include "client/convert/convert.h"
 #include "engines/python/connections/connection.h"
+#include "engines/python/connections/open_backend.h"
 #include "engines/python/values/errors.h"
 #include "kernels/backend.h"
 #include "kernels/stop.h"
@@ -52,10 +53,12 @@ client::Retained ValueOf(Retained retained, client::RetainedReport report) {
 
 absl::StatusOr<TensorBytes> BytesOf(absl::string_view name, const client::ConstTensor& tensor) {
   size_t bytes = 0;
-  if (auto s = client::CheckTensor(name, tensor, &bytes); !s.ok()) return s;
-  return TensorBytes{static_cast<v1::DType>(tensor.dtype),
+  if (auto s = client::CheckShape(name, tensor, &bytes); !s.ok()) return s;
+  TensorBytes out = {static_cast<v1::DType>(tensor.dtype),
                      {tensor.shape.begin(), tensor.shape.size()},
                      {static_cast<const char*>(tensor.data), bytes}};
+  out.on_device = tensor.on_device;
+  return out;
 }
 
 absl::Status GetOptional(absl::string_view name, const client::ConstTensor& tensor, std::optional<TensorBytes>* out) {
@@ -81,6 +84,19 @@ absl::StatusOr<AppendView> ViewOf(const client::AppendItem& item) {
   return view;
 }
 
+absl::Status GetRoom(absl::string_view name, const std::optional<client::DeviceTensor>& room,
+                     std::optional<TensorBytes>* out) {
+  if (!room) return absl::OkStatus();
+  size_t bytes = 0;
+  if (auto s = client::CheckShape(name, {room->data, room->dtype, room->shape, true}, &bytes); !s.ok()) return s;
+  TensorBytes there = {static_cast<v1::DType>(room->dtype),
+                       {room->shape.begin(), room->shape.size()},
+                       {static_cast<const char*>(room->data), bytes}};
+  there.on_device = true;
+  *out = there;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ItemView> ViewOf(const client::RetrieveItem& item) {
   auto queries = BytesOf("queries", item.queries);
   if (!queries.ok()) return queries.status();
@@ -89,7 +105,10 @@ absl::StatusOr<ItemView> ViewOf(const client::RetrieveItem& item) {
   view.layer = item.layer;
   view.queries = *queries;
   view.dense_from = item.dense_from;
-  if (auto s = GetOptional("positions", item.positions, &view.positions); !s.ok()) return s;
+  absl::Status status = GetOptional("positions", item.positions, &view.positions);
+  status.Update(GetRoom("output", item.output, &view.output));
+  status.Update(GetRoom("log_sum_exp", item.log_sum_exp, &view.log_sum_exp));
+  if (!status.ok()) return status;
   return view;
 }
 
@@ -286,7 +305,15 @@ class InProcess final : public Connection {
     if (transport != "auto" && transport != kInProcess) {
       return absl::InvalidArgumentError(absl::StrCat("transport: must be auto or ", kInProcess, ", not ", transport));
     }
-    return Opened{client::OfThisProcess(std::make_unique<InProcessStream>(core_, step_timeout)), kInProcess};
+    return Opened{client::OfThisProcess(std::make_unique<InProcessStream>(core_, step_timeout)), kInProcess,
+                  core_->backend->attention() != nullptr};
+  }
+
+  std::optional<DeviceCopies> device_copies() override {
+    DeviceAttention* const device = core_->backend->attention();
+    if (device == nullptr) return std::nullopt;
+    const DeviceAttention::Copied copied = device->copied();
+    return DeviceCopies{copied.to_device, copied.to_host};
   }
 
   absl::StatusOr<std::string> AddProfile(const std::string& path) override {
@@ -331,7 +358,7 @@ absl::StatusOr<std::shared_ptr<Connection>> OpenInProcess(const InProcessOptions
   options.profiles = *std::move(profiles);
   try {
     std::string why;
-    std::unique_ptr<Backend> backend = MakeBackend(in.backend, in.threads, &why);
+    std::unique_ptr<Backend> backend = OpenBackend(in.backend, in.threads, &why);
     if (backend == nullptr) return absl::FailedPreconditionError(absl::StrCat("backend: ", why));
     auto core = std::make_shared<Core>(options, std::move(backend));
     core->address = kInProcess;

@@ -30,6 +30,9 @@ class Guarded final : public Connection {
     if (absl::Status here = made_.Check(); !here.ok()) return here;
     return connection_->OpenStream(step_timeout, transport);
   }
+  std::optional<DeviceCopies> device_copies() override {
+    return made_.here() ? connection_->device_copies() : std::nullopt;
+  }
   absl::StatusOr<std::string> AddProfile(const std::string& path) override {
     if (absl::Status here = made_.Check(); !here.ok()) return here;
     return connection_->AddProfile(path);

@@ -57,6 +57,11 @@ std::optional<client::DType> DTypeOfDlpack(const nb::dlpack::dtype& dtype) {
   return std::nullopt;
 }
 
+bool IsCuda(int device_type) {
+  constexpr int kManaged = 13;  // kDLCUDAManaged
+  return device_type == nb::device::cuda::value || device_type == kManaged;
+}
+
 // Writes the elements of dimensions [dim, end) to `out`, which moves on.
 void CopyStrided(const char* data, absl::Span<const int64_t> shape, absl::Span<const int64_t> strides, size_t size,
                  char** out) {
@@ -96,8 +101,8 @@ void ImportNumpy() {
   numpy = made;
 }
 
-ArrayView::ArrayView(nb::handle array, absl::string_view name) {
-  const bool taken = PyObject_CheckBuffer(array.ptr()) != 0 ? TakeBuffer(array) : TakeDlpack(array);
+ArrayView::ArrayView(nb::handle array, absl::string_view name, Where where) {
+  const bool taken = PyObject_CheckBuffer(array.ptr()) != 0 ? TakeBuffer(array) : TakeDlpack(array, name, where);
   if (!taken) TakeNumpy(array, name);
 }
 
@@ -121,15 +126,30 @@ bool ArrayView::TakeBuffer(nb::handle array) {
   return true;
 }
 
-bool ArrayView::TakeDlpack(nb::handle array) {
+bool ArrayView::TakeDlpack(nb::handle array, absl::string_view name, Where where) {
   if (!nb::hasattr(array, "__dlpack__") || !nb::try_cast(array, tensor_)) return false;
+  on_device_ = where == Where::kAny && IsCuda(tensor_.device_type());
+  if (on_device_) {
+    // Once more, with the stream that we read on: CUDA's legacy default stream, which DLPack knows as 1.
+    const nb::object capsule = array.attr("__dlpack__")(nb::arg("stream") = 1);
+    if (!nb::try_cast(capsule, tensor_)) throw nb::value_error(absl::StrCat(name, ": is no tensor").c_str());
+  } else if (tensor_.device_type() != nb::device::cpu::value) {
+    return false;
+  }
   const std::optional<client::DType> dtype = DTypeOfDlpack(tensor_.dtype());
-  if (!dtype || tensor_.device_type() != nb::device::cpu::value) return false;
+  if (!dtype && on_device_) {
+    throw nb::value_error(absl::StrCat(name, ": dtype must be float32, float16 or bfloat16 on a device").c_str());
+  }
+  if (!dtype) return false;
+  dtype_ = *dtype;
   shape_.resize(tensor_.ndim());
   std::vector<int64_t> strides(tensor_.ndim());
   for (size_t i = 0; i < tensor_.ndim(); ++i) {
     shape_[i] = static_cast<int64_t>(tensor_.shape(i));
     strides[i] = tensor_.stride(i);
+  }
+  if (on_device_ && bytes() > 0 && !IsDense(shape_, strides)) {
+    throw nb::value_error(absl::StrCat(name, ": must be contiguous on a device").c_str());
   }
   Take(tensor_.data(), *dtype, strides);
   return true;
@@ -174,7 +194,7 @@ size_t ArrayView::bytes() const {
 }
 
 client::ConstTensor ArrayView::tensor(absl::string_view name) const {
-  client::ConstTensor tensor{data_, dtype_, {}};
+  client::ConstTensor tensor{data_, dtype_, {}, on_device_};
   switch (shape_.size()) {
     case 0:
       break;

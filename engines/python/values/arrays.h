@@ -24,18 +24,22 @@ namespace nb = nanobind;
 // Imports numpy; called once, when the module is loaded.
 void ImportNumpy();
 
-// A dense row-major array of float32, float16, bfloat16 or int32 in the host's memory, kept alive. Arrays that are none
-// are copied into one: strided ones, big-endian ones, lists.
+// A dense row-major array of float32, float16, bfloat16 or int32, kept alive. In the host's memory, arrays that are
+// none are copied into one: strided ones, big-endian ones, lists. Those in a CUDA device's memory are never copied.
 class ArrayView {
  public:
-  // Takes what has the buffer protocol or DLPack (numpy's arrays, torch's tensors) and what numpy.asarray takes.
-  // ValueError for another dtype, "name: dtype must be ..."; what numpy raises for what is no array.
-  ArrayView(nb::handle array, absl::string_view name);
+  enum class Where : uint8_t { kHost, kAny };
+  // Takes what has the buffer protocol or DLPack (numpy's arrays, torch's tensors) and what numpy.asarray takes. Where
+  // kAny, also what DLPack says lies on a CUDA device, once its default stream waits for what has been enqueued there.
+  // ValueError for another dtype, "name: dtype must be ...", and for a strided one on a device; what numpy raises for
+  // what is no array.
+  ArrayView(nb::handle array, absl::string_view name, Where where = Where::kHost);
   ArrayView(ArrayView&&) = default;
 
   client::DType dtype() const { return dtype_; }
   absl::Span<const int64_t> shape() const { return shape_; }
   const void* data() const { return data_; }
+  bool on_device() const { return on_device_; }
   size_t bytes() const;
   // ValueError, "name: ...", beyond three dimensions.
   client::ConstTensor tensor(absl::string_view name) const;
@@ -43,7 +47,7 @@ class ArrayView {
 
  private:
   bool TakeBuffer(nb::handle array);
-  bool TakeDlpack(nb::handle array);
+  bool TakeDlpack(nb::handle array, absl::string_view name, Where where);
   void TakeNumpy(nb::handle array, absl::string_view name);
   // `strides` in elements.
   void Take(const void* data, client::DType dtype, absl::Span<const int64_t> strides);
@@ -51,6 +55,7 @@ class ArrayView {
   client::DType dtype_ = client::DType::kFloat32;
   std::vector<int64_t> shape_;
   const void* data_ = nullptr;
+  bool on_device_ = false;
   // Who has the memory: the array itself, or a copy.
   nb::object owner_;
   nb::ndarray<nb::ro> tensor_;

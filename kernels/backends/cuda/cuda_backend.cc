@@ -113,6 +113,9 @@ class CudaBackend final : public Backend, public DeviceAttention {
     return Must(Finish(error, context.get()), "copy");
   }
   bool CanAwait(void* stream) override { return device_->CanAwait(stream); }
+  bool Holds(const void* data, size_t bytes) override {
+    return bytes > 0 && device_->Holds(data) && device_->Holds(static_cast<const uint8_t*>(data) + bytes - 1);
+  }
   Copied copied() override {
     const auto [sent, received] = contexts_.Copied();
     return {sent, received};

@@ -49,6 +49,8 @@ struct ItemView {
   TensorBytes queries;
   std::optional<int64_t> dense_from = {};
   std::optional<TensorBytes> positions = {};
+  // Of a caller in this process whose queries lie on a device: where the answer goes, on it too.
+  std::optional<TensorBytes> output = {}, log_sum_exp = {};
 };
 
 // How an answer's arrays are to be read. An answer whose status is not OK has none.

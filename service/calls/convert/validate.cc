@@ -36,6 +36,11 @@ absl::Status DTypeMismatch(const TensorBytes& tensor, absl::string_view expected
                     absl::StrCat("expected ", expected, ", got ", v1::DType_Name(tensor.dtype)));
 }
 
+absl::Status CheckOnHost(const TensorBytes& tensor, absl::string_view field) {
+  if (!tensor.on_device) return absl::OkStatus();
+  return FieldError("ON_DEVICE", field, "lies in a device's memory, and is read by the host");
+}
+
 }  // namespace
 
 absl::Status CheckTensor(const TensorBytes& tensor, std::initializer_list<int64_t> expected, absl::string_view field) {
@@ -77,7 +82,7 @@ absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry&
     return DTypeMismatch(tensor, absl::StrCat("the index's ", v1::DType_Name(ToProto(geometry.dtype))), field);
   }
   if (tensor.shape[0] == 0) return FieldError("EMPTY", Sub(field, "shape"), "no tokens");
-  return TensorView{tensor.raw.data(), tensor.shape[0], tensor.raw.size()};
+  return TensorView{tensor.raw.data(), tensor.shape[0], tensor.raw.size(), tensor.on_device};
 }
 
 absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field,
@@ -91,6 +96,7 @@ absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geomet
 absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
                                         absl::string_view field, std::vector<float>* scratch) {
   if (absl::Status s = CheckTensor(tensor, expected, field); !s.ok()) return s;
+  if (absl::Status s = CheckOnHost(tensor, field); !s.ok()) return s;
   if (tensor.dtype == v1::D_TYPE_INT32) return DTypeMismatch(tensor, "a float type", field);
   const size_t count = tensor.raw.size() / ElementSize(tensor.dtype);
   if (count == 0) return FieldError("EMPTY", Sub(field, "shape"), "no elements");
@@ -106,8 +112,19 @@ absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initiali
   return values;
 }
 
+absl::StatusOr<const float*> DeviceFloats(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
+                                          absl::string_view field) {
+  if (absl::Status s = CheckTensor(tensor, expected, field); !s.ok()) return s;
+  if (tensor.dtype != v1::D_TYPE_FLOAT32) return DTypeMismatch(tensor, "D_TYPE_FLOAT32, on a device", field);
+  if (!tensor.on_device) return FieldError("ON_HOST", field, "lies in the host's memory, and others on a device");
+  const auto* values = reinterpret_cast<const float*>(tensor.raw.data());
+  if (reinterpret_cast<uintptr_t>(values) % alignof(float) == 0) return values;
+  return FieldError("MISALIGNED", field, "does not lie at a multiple of 4 bytes");
+}
+
 absl::Status PositionSets(const TensorBytes& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets) {
   if (absl::Status s = CheckTensor(tensor, {kAnyDim, kAnyDim}, field); !s.ok()) return s;
+  if (absl::Status s = CheckOnHost(tensor, field); !s.ok()) return s;
   if (tensor.dtype != v1::D_TYPE_INT32) return DTypeMismatch(tensor, "D_TYPE_INT32", field);
   if (tensor.shape[0] > kMaxSets) {
     return FieldError("SHAPE_LIMIT", Sub(field, "shape"), absl::StrCat("more than ", kMaxSets, " sets"));

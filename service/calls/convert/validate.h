@@ -34,14 +34,15 @@ struct TensorBytes {
 
   v1::DType dtype = v1::D_TYPE_UNSPECIFIED;
   absl::Span<const int64_t> shape;
-  absl::string_view raw;  // little-endian, row-major
+  absl::string_view raw;   // little-endian, row-major
+  bool on_device = false;  // of a caller in this process, as its default stream leaves it; the host cannot read `raw`
 };
 
 // Known dtype, every dimension in [0, kMaxDim], shape equal to `expected` (kAnyDim: free), product of dimensions times
 // element size equal to the raw bytes.
 absl::Status CheckTensor(const TensorBytes& tensor, std::initializer_list<int64_t> expected, absl::string_view field);
 
-// Keys or values of an append: [tokens, num_kv_heads, head_dim] in the index's dtype.
+// Keys or values of an append: [tokens, num_kv_heads, head_dim] in the index's dtype; of either memory.
 absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field);
 
 // Queries [num_q_heads, head_dim], or a prompt's [tokens, num_q_heads, head_dim], of any float dtype as fp32: in place,
@@ -50,9 +51,13 @@ absl::StatusOr<TensorView> TokensView(const TensorBytes& tensor, const Geometry&
 absl::StatusOr<const float*> QueriesView(const TensorBytes& tensor, const Geometry& geometry, absl::string_view field,
                                          std::vector<float>* scratch, int64_t* prompt_tokens);
 
-// The same for any shape of at least one element (kAnyDim: free).
+// The same for any shape of at least one element (kAnyDim: free), in the host's memory alone.
 absl::StatusOr<const float*> FloatsView(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
                                         absl::string_view field, std::vector<float>* scratch);
+
+// fp32 of that shape on a device, where it lies.
+absl::StatusOr<const float*> DeviceFloats(const TensorBytes& tensor, std::initializer_list<int64_t> expected,
+                                          absl::string_view field);
 
 // Positions [sets, width], each row ended by -1 where it is shorter, as one vector a row.
 absl::Status PositionSets(const TensorBytes& tensor, absl::string_view field, std::vector<std::vector<int32_t>>* sets);

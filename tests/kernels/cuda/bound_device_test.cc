@@ -60,6 +60,7 @@ class WatchedDevice final : public Device {
   Error MakeStream(Stream* out) override { return Seen().MakeStream(out); }
   Error DropStream(Stream stream) override { return Seen().DropStream(stream); }
   bool CanAwait(void* theirs) override { return Seen().CanAwait(theirs); }
+  bool Holds(const void* theirs) override { return Seen().Holds(theirs); }
   Error Await(void* theirs, Stream stream) override { return Seen().Await(theirs, stream); }
   Error Finish(Stream stream) override { return Seen().Finish(stream); }
   Error Copy(void* to, const void* from, size_t bytes, Stream stream) override {
@@ -118,6 +119,8 @@ void Live(std::unique_ptr<Device> device) {
       EXPECT_EQ(backend->Copy(&copy, 1), Outcome::kDone);
       EXPECT_EQ(other.data()[100], 0);
       Attend(backend.get());
+      EXPECT_TRUE(backend->attention()->Holds(buffer.data(), 1 << 16));
+      EXPECT_FALSE(backend->attention()->Holds(other.data(), 1));
       EXPECT_EQ(here, own);
       buffer = Buffer();
       EXPECT_EQ(here, own);

@@ -126,6 +126,15 @@ class HostDevice final : public Device {
   }
   Error DropStream(Stream) override { return Next(); }
   bool CanAwait(void* theirs) override { return theirs == nullptr || theirs != control_->captured; }
+  bool Holds(const void* theirs) override {
+    const auto* byte = static_cast<const uint8_t*>(theirs);
+    if (byte < arena_ || byte >= arena_ + kArenaBytes) return false;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto after = used_.upper_bound(static_cast<size_t>(byte - arena_));
+    if (after == used_.begin()) return false;
+    const auto [at, size] = *std::prev(after);
+    return static_cast<size_t>(byte - arena_) < at + size;
+  }
   Error Await(void* theirs, Stream) override {
     const std::lock_guard<std::mutex> lock(control_->mutex);
     control_->awaited.push_back(theirs);

@@ -53,6 +53,8 @@ def pieces(append: Append) -> Iterator[Any]:
 
 
 def retrieve_item(item: Item) -> Any:
+    if item.output is not None or item.log_sum_exp is not None:
+        raise ValueError("output: in a device's memory, which a server does not write")
     return retrieval_service_pb2.RetrieveItem(
         handle=common_pb2.SequenceHandle(**handle_of(item.sequence)),
         layer=integer(item.layer, "layer"),

@@ -72,7 +72,8 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
       gate        of each layer one answer in 256, more at first, is compared with what exact scores would have chosen, on
                   an idle thread, and Stats have what is lost. A layer that loses more than gate_bound attends exactly from
                   then on, which a GateWarning says once, and is tried again later. False: nothing is watched. With evict
-                  or low_rank, which approximate on purpose, nothing is either
+                  or low_rank, which approximate on purpose, nothing is either, nor on a CUDA device unless this or
+                  gate_bound asks for it
       gate_bound  share of a layer's attention on the exact top k that its answers may miss, the mean of its last checks
                   (0.05)
     And:
@@ -81,6 +82,10 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
                   nothing to fall back on
       view        a seine_kv.view.View, which keeps what chosen layers attend, and writes it as a page to look at
       threads     of an index in this process, and of prompts (0: one a core)
+      backend     of an index in this process, as of Client.in_process. None: the model's own CUDA device, or for a model
+                  in the host's memory "auto". On the model's device queries and outputs stay there, and keys and values
+                  are copied once, to the page-locked memory that keeps them; gate, evict, low_rank and view bring
+                  queries to the host
       timeout     seconds that a call or a step may take (10)
       retry       seconds from a failure of the server to the next attempt (5)
 

@@ -7,6 +7,7 @@ are one case. Where torch keeps nothing, whatever fails is raised: there is no o
 """
 
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -185,8 +186,8 @@ class Batch:
                 failures = dict.fromkeys(failures, error.code)
         if not failures:
             self.owner.succeeded()
-            stacked = np.stack([outputs[r] for r in range(len(self.rows))])
-            return torch.from_numpy(stacked).to(query.device, query.dtype).unsqueeze(1)
+            stacked = torch.stack([_tensor(outputs[r], query.device) for r in range(len(self.rows))])
+            return stacked.to(query.dtype).unsqueeze(1)
         return self._mend(query, outputs, failures, dense)
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -195,12 +196,17 @@ class Batch:
         """Sends one step for the rows that could be brought up to date. Returns (row -> output, row -> error code)."""
         layer, writes = self.owner.layers[asking], asking in self.owner.sources
         tokens, dtype = self.tokens(layer, key), self.owner.dtype
-        keys, values = to_numpy(key[:, :, -1].to(dtype)), to_numpy(value[:, :, -1].to(dtype))
-        queries = to_numpy(query[:, :, 0])
+        lender = self.owner.lender_of(query)
+        hand, heads = to_numpy if lender is None else lender.lend, query.shape[1]
+        keys, values = hand(key[:, :, -1].to(dtype)), hand(value[:, :, -1].to(dtype))
+        room = None  # for the answers, where queries stay on their device
+        if lender is not None and self.owner.asks_on_device:
+            room = lender.room(len(self.rows), heads, query.shape[3]), lender.room(len(self.rows), heads)
+        queries = to_numpy(query[:, :, 0]) if room is None else lender.lend(query[:, :, 0].float())
         failures, ready, outputs = {}, [], {}
         for r in range(len(self.rows)):
             if self.rows[r].padding >= tokens:
-                outputs[r] = np.zeros(queries[r].shape, np.float32)  # padding, which sees nothing
+                outputs[r] = np.zeros((heads, query.shape[3]), np.float32)  # padding, which sees nothing
                 continue
             try:
                 self._send(r, layer, key, value, tokens - writes, tokens - key.shape[2])
@@ -214,11 +220,17 @@ class Batch:
             row = self.rows[r]
             position, sets = tokens - 1 - row.padding, self._sets(row, layer)
             if writes:
-                appends.append(Append(row.sequence, layer, position, keys[r][None], values[r][None], retained=sets))
-            items.append(Item(row.sequence, layer, queries[r]))
+                token = slice(r, r + 1)
+                appends.append(Append(row.sequence, layer, position, keys[token], values[token], retained=sets))
+            item = Item(row.sequence, layer, queries[r])
+            if room is not None:
+                item.output, item.log_sum_exp = room[0][r], room[1][r]
+            items.append(item)
         if not ready:
             return outputs, failures
-        step = self.owner.step(appends, items, logits)
+        with nullcontext() if lender is None else lender.here():
+            step = self.owner.step(appends, items, logits)
+        there = room if room is None else tuple(map(lender.read, room))
         errors = step.append_errors if writes else [None] * len(ready)
         for r, error, answer in zip(ready, errors, step.attended):
             if writes and error is None:
@@ -227,8 +239,9 @@ class Batch:
             if error is not None or answer.error is not None:
                 failures[r] = self._failed_row(r, error or answer.error)
                 continue
-            outputs[r] = answer.output if sinks is None else _with_sinks(answer, sinks)
-            self._count(asking, answer)
+            output, behind = (answer.output, answer.log_sum_exp) if there is None else (there[0][r], there[1][r])
+            outputs[r] = output if sinks is None else _with_sinks(output, behind, sinks)
+            self._count(asking, answer, heads)
             if r == 0 and self.owner.view is not None:
                 self.owner.view.attended(asking, self.owner, items[0], answer, logits)
             if writes:
@@ -249,9 +262,11 @@ class Batch:
                     if first < begin:
                         raise RuntimeError(f"layer {layer} of row {r} lacks tokens {first} to {begin}: a step has failed")
                     part = (r, slice(None), slice(first - begin, upto - begin))
-                    k, v = (to_numpy(rows[part].to(self.owner.dtype).transpose(0, 1)) for rows in (key, value))
+                    lender = self.owner.lender_of(key)
+                    hand, here = (to_numpy, nullcontext) if lender is None else (lender.lend, lender.here)
+                    k, v = (hand(rows[part].to(self.owner.dtype).transpose(0, 1)) for rows in (key, value))
                     retained = self._sets(row, layer)
-                    with self.owner.appending(upto - first):
+                    with self.owner.appending(upto - first), here():
                         asked = self._asked(r, query, upto - first)
                         self.owner.client.append(row.sequence, layer, row.sent[layer], k, v, asked, retained=retained)
                     self._count_dropped(row, layer)
@@ -290,16 +305,16 @@ class Batch:
         mended = query.new_empty((query.shape[0], 1, query.shape[1], query.shape[3]))
         mended[missing] = dense(missing)
         for r, output in outputs.items():
-            mended[r, 0] = torch.from_numpy(output.copy()).to(mended)
+            mended[r, 0] = _tensor(output, query.device)
         return mended
 
-    def _count(self, layer, answer):
+    def _count(self, layer, answer, heads):
         counts = self.owner.counts
         counts.rows += 1
         counts.paths[answer.path] += 1
         if answer.path == "gate":
             self.owner.stepped_back(layer)
-        counts.attended_tokens += answer.attended_tokens / len(answer.log_sum_exp)
+        counts.attended_tokens += answer.attended_tokens / heads
         counts.tail_rows += answer.tail
 
     # What is retained -----------------------------------------------------------------------------------------------
@@ -361,7 +376,14 @@ class Batch:
             self._cut(r, layer, tokens, scale)
 
 
-def _with_sinks(answer, sinks):
+def _tensor(output, device):
+    """An answer's output, numpy's or torch's, on a device."""
+    return (output if torch.is_tensor(output) else torch.from_numpy(output.copy())).to(device)
+
+
+def _with_sinks(output, log_sum_exp, sinks):
     """An answer's output where each query head's softmax has one logit more, of no value: o e^l / (e^l + e^sink)."""
-    behind = answer.log_sum_exp - sinks.detach().float().cpu().numpy()
-    return answer.output * (1 / (1 + np.exp(-behind, dtype=np.float32)))[:, None]
+    if torch.is_tensor(output):
+        return output * torch.sigmoid(log_sum_exp - sinks.detach().float().to(output.device))[:, None]
+    behind = log_sum_exp - sinks.detach().float().cpu().numpy()
+    return output * (1 / (1 + np.exp(-behind, dtype=np.float32)))[:, None]

@@ -17,6 +17,7 @@ from seine_kv.hf.attention import current, implementations, probe, text_config
 from seine_kv.hf.batch import Batch
 from seine_kv.hf.blocks import block_size, read_in_blocks
 from seine_kv.hf.cache import SeineCache
+from seine_kv.hf.device import Lender, ordinal_of
 from seine_kv.hf.gate import GateWarning, bound_of, read_gate
 from seine_kv.hf.index import default_name, ensure_index, index_settings, token_bytes
 from seine_kv.hf.low_rank import Memory
@@ -30,6 +31,21 @@ from seine_kv.model import cache_name
 
 class DenseFallbackWarning(UserWarning):
     """The server has failed: torch attends densely until it answers again. Stats count how often."""
+
+
+def _in_process(model, threads, backend):
+    """A client in this process, which searches on the model's own device where Seine was built for it."""
+    ordinal = ordinal_of(model)
+    if backend is not None or ordinal is None:
+        return Client.in_process(threads, backend=backend or "auto")
+    try:
+        return Client.in_process(threads, backend=f"cuda:{ordinal}")
+    except SeineError as error:
+        if error.code != "FAILED_PRECONDITION":
+            raise
+        text = f"the index searches on the CPU, and keys, queries and outputs are copied to and fro: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
+    return Client.in_process(threads, backend="cpu")
 
 
 class Installation:
@@ -61,6 +77,7 @@ class Installation:
         keep_cache=None,
         view=None,
         threads=0,
+        backend=None,
         timeout=10.0,
         retry=5.0,
     ):
@@ -75,6 +92,7 @@ class Installation:
                 raise ValueError(f"prefill: layer {layer} attends what layer {source} holds, which a block has cut back by then")
         self.prompts = Prompts(prompt, prompt_mass, threads)
         whole = evict is None and low_rank is None  # all rows can be read back as they came
+        watched = bool(gate) or gate_bound is not None  # as asked: what is watched needs queries in the host's memory
         gate_bound = bound_of(gate, gate_bound, whole)
         self.view = view
         if view is not None:
@@ -92,7 +110,13 @@ class Installation:
         self.keeps_cache = keep_cache
         if dtype is None and local and model.dtype == torch.float32:
             dtype = "float16"
-        self.client = Client.in_process(threads) if local else Client(endpoint, timeout=timeout)
+        if not local and backend is not None:
+            raise ValueError("backend: it is the server's to choose")
+        self.client = _in_process(model, threads, backend) if local else Client(endpoint, timeout=timeout)
+        ordinal = ordinal_of(model)
+        lends = local and ordinal is not None and self.client.device_copies() is not None
+        self.lender = Lender(ordinal) if lends else None
+        self.asks_on_device = whole and view is None and not watched
         if local and profile is not None:
             profile = self.client.add_profile(profile_file(profile))
         if local and low_rank is not None and low_rank.profile is not None:
@@ -303,6 +327,10 @@ class Installation:
         yield
         self._stats.append_seconds += time.perf_counter() - begun
         self._stats.appended_tokens += tokens
+
+    def lender_of(self, tensor):
+        """The Lender of a tensor's device; None: what is sent of it goes by the host."""
+        return self.lender if self.lender is not None and self.lender.holds(tensor) else None
 
     def shape(self, rows, tokens):
         """Of a layer's keys in torch."""
