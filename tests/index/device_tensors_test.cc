@@ -32,7 +32,7 @@ SearchParams EachHead() {
   SearchParams params;
   params.scope = Scope::kPerQHead;
   params.top_k = 30;
-  params.refine = 60;
+  params.rescore_k = 60;
   return params;
 }
 
