@@ -111,8 +111,8 @@ class DeviceAttention {
   [[nodiscard]] virtual Outcome CopyAfter(void* stream, const CopyTask* tasks, int count) = 0;
   // Whether a caller's stream can be waited for: none of another device, or being captured. Else nothing may name it.
   virtual bool CanAwait(void* stream) = 0;
-  // Whether the caller's `bytes` from `data` on lie in the device's own memory, as far as their ends tell. Memory of the
-  // host or of another device, given as this one's, would lose the device.
+  // Whether the caller's `bytes` from `data` on lie in the device's own memory, as far as their ends tell. Memory of
+  // the host or of another device, given as this one's, would lose the device.
   virtual bool Holds(const void* data, size_t bytes) = 0;
   // Bytes that calls have copied so far, arguments to the device and answers and CopyAfter's to the host.
   struct Copied {
