@@ -179,6 +179,7 @@ libraries=$BUILD/llama.cpp$target plugin=$BUILD/seine$target level=-O3
 build_llama_cpp() { # ON or OFF: whether with what its programs need; TARGET...
   echo "llama: building ${*:2} of llama.cpp in $libraries" >&2
   cmake -S "$sources" -B "$libraries" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="$level -DNDEBUG" \
+    -DCMAKE_CXX_FLAGS="-include $PWD/engines/llama.cpp/bench/tile_config.h" \
     -DBUILD_SHARED_LIBS=ON -DGGML_NATIVE="$native" -DLLAMA_BUILD_COMMON="$1" -DLLAMA_BUILD_TOOLS="$1" -DLLAMA_BUILD_SERVER="$1" -DLLAMA_BUILD_EXAMPLES=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF \
     -DLLAMA_CURL=OFF >"$BUILD/llama.cpp.log" 2>&1 || die "configuring llama.cpp failed: $BUILD/llama.cpp.log"
