@@ -21,7 +21,7 @@ struct Drawn {
   Drawn(Rng* rng, const SuiteOptions& options) {
     dim = DrawDim(rng, options);
     codec = DrawCodec(rng, options, dim);
-    const int unit = std::max(kWindowTokens, codec->layout().centre_tokens);
+    const int unit = std::max(kWindowTokens, codec->layout().centre_window);
     zone = (options.keys > 0 ? options.keys : Pick(rng, 1, options.small ? 700 : 9000)) / unit * unit + unit;
     group = options.group > 0 ? options.group : Pick(rng, 1, 12);
     local = Pick(rng, 0, 400);
