@@ -31,7 +31,7 @@ struct CodecOption {
 
 // visit(option) for each CodecOption.
 template <typename Visit>
-void ForEachCodecOption(Visit visit) {
+void ForEachCodecOption(const Visit& visit) {
 #define SEINE_CODEC_OPTION_VISIT(Type, name, usual, help) visit(CodecOption<Type>{#name, &CodecOptions::name, help});
   SEINE_FOR_EACH_CODEC_OPTION(SEINE_CODEC_OPTION_VISIT)
 #undef SEINE_CODEC_OPTION_VISIT
