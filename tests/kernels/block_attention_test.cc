@@ -173,8 +173,8 @@ TEST(BlockAttention, NearFloat64OnEveryTarget) {
 // number of these, blocks of one strip and of several. There weights are 2^-17 off, of values below 4.
 TEST(BlockAttention, NearFloat64InBfloat16) {
   uint32_t seed = 300;
-  for (const int dim : {16, 32, 64, 80, 96, 128, 256, 512}) {
-    for (const int tokens : {1, 21, 40}) {
+  for (const int dim : {16, 64, 80, 256}) {
+    for (const int tokens : {1, 40}) {
       const Shape s = {dim, 3, tokens, 700, 12, DType::kBFloat16};
       SCOPED_TRACE(std::to_string(dim) + " x " + std::to_string(tokens));
       Block block(s, seed += 3, 1);
