@@ -122,6 +122,7 @@ done
 ((slots == 0 || gemma + random == 0)) || die "--slots takes no --gemma and no --random: --model FILE, of Llama's architecture"
 [[ $layers =~ ^([2-9]|1[0-9]|2[0-9])$ || $layers == 0 ]] || die "--layers $layers: SmolLM2 has 30, and a chat is known by two at least"
 ((layers == 0)) || [[ $slots != 0 && -z $model ]] || die "--layers is of --slots, and of SmolLM2: not with --model"
+[[ -z $model || -f $model ]] || die "--model $model: there is no such file"
 [[ $WEIGHTS =~ ^(q4_K|q4_0|q8_0)$ ]] || die "--weights $WEIGHTS: q4_K, q4_0 or q8_0"
 
 mkdir -p "$BUILD/fetched"

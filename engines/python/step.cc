@@ -90,7 +90,7 @@ struct Arrays {
   client::ConstTensor Optional(nb::handle array, const char* name) const {
     return array.is_none() ? client::ConstTensor{} : TensorOf(array, name);
   }
-  // What an answer is to be written to; nothing where it is None.
+  // A tensor that an answer is to be written to; nothing where it is None.
   std::optional<client::DeviceTensor> RoomOf(nb::handle array, const char* name) const {
     if (array.is_none()) return std::nullopt;
     const client::ConstTensor tensor = TensorOf(array, name);

@@ -24,7 +24,7 @@ struct CodecSpec : CodecOptions {
   int centre_window = 64;  // Centre::kWindow: a multiple of 64
 };
 
-// What is wrong with a codec's options.
+// A fault of a codec's options.
 struct CodecFault {
   const char* option = "";  // empty: nothing is
   std::string what;
@@ -42,7 +42,7 @@ struct CodecTraits {
   int most_code_bytes;  // of a key's coarse row and record, less the record's factor; 0: as many as the layout has
 
   std::initializer_list<const char*> options;  // of SEINE_FOR_EACH_CODEC_OPTION, that it takes
-  // What is wrong with the options that it takes; nullptr where it takes none.
+  // Finds what is wrong with the options that it takes; nullptr where it takes none.
   CodecFault (*check)(const CodecSpec& spec);
 
   // The planes of a key, and so its bytes.

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWithin = 1e-5;
 
-// What of an item is the same on both backends.
+// Parts of an item that are the same on both backends.
 struct Drawn {
   Drawn(Rng* rng, const SuiteOptions& options) {
     dim = DrawDim(rng, options);
@@ -127,7 +127,7 @@ class Tensors {
   float* output() const { return reinterpret_cast<float*>(output_.data()); }
   float* sums() const { return reinterpret_cast<float*>(sums_.data()); }
   bool Read(Laid* laid) const { return Down(output_, &laid->output) && Down(sums_, &laid->log_sum_exp); }
-  // What is the device's own is known from what is the host's, be it page-locked.
+  // The device's own memory is told from the host's, be it page-locked.
   bool ToldApart(const Drawn& d) const {
     DeviceAttention* const device = gpu_->attention();
     return device->Holds(queries_.data(), queries_.size()) && device->Holds(sums_.data(), sums_.size()) &&

@@ -77,7 +77,7 @@ class Counted:
         self._client, self._before = seine.client, seine.client.device_copies()
 
     def bytes(self):
-        return [now - then for now, then in zip(self._client.device_copies(), self._before)]
+        return [after - before for after, before in zip(self._client.device_copies(), self._before)]
 
 
 def no_host_copy(*_):

@@ -180,7 +180,7 @@ std::string TextOf(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// What a codec's folder lacks: the headers that the build finds, and a line in the list of codecs.
+// Lists what a codec's folder lacks: the headers that the build finds, and a line in the list of codecs.
 std::vector<std::string> UnlistedCodecs(const fs::path& root) {
   const fs::path codecs = root / "kernels/codecs";
   const std::string list = TextOf(codecs / "codec_list.h");

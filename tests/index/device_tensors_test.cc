@@ -36,7 +36,7 @@ SearchParams EachHead() {
   return params;
 }
 
-// What a caller has on a device: keys and values of some tokens, a query, and room for the answer.
+// A caller's tensors on a device: keys and values of some tokens, a query, and room for the answer.
 struct Caller {
   Caller(Backend* backend, const Geometry& g)
       : token_bytes(int64_t{g.num_kv_heads} * g.head_dim * SizeOf(g.dtype)),

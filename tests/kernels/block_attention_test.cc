@@ -108,7 +108,7 @@ class Block {
   }
   double ValueAt(int64_t place, int j) const { return values_.values[place * shape_.dim + j]; }
 
-  // As a model in bfloat16 has them.
+  // Makes them what a model in bfloat16 has.
   void RoundQueries() {
     for (float& q : queries_) q = BitsFloat(FloatBits(q) & 0xFFFF0000u);
   }
@@ -169,8 +169,8 @@ TEST(BlockAttention, NearFloat64OnEveryTarget) {
   }
 }
 
-// Of bfloat16 rows and queries, whose products a machine with AMX has by its tiles: dims that are and are no whole
-// number of these, blocks of one strip and of several. There weights are 2^-17 off, of values below 4.
+// Rows and queries of bfloat16, which a machine with AMX multiplies by its tiles: dims that are and are no whole number
+// of these, blocks of one strip and of several. There weights are 2^-17 off, of values below 4.
 TEST(BlockAttention, NearFloat64InBfloat16) {
   uint32_t seed = 300;
   for (const int dim : {16, 64, 80, 256}) {

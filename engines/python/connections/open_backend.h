@@ -10,7 +10,8 @@
 
 namespace seine::python {
 
-// As MakeBackend.
+// The backend of this name, with so many threads of the host, as MakeBackend has them; nullptr with the reason in *why.
+// Safe from any thread.
 std::unique_ptr<Backend> OpenBackend(const std::string& name, int threads, std::string* why);
 
 }  // namespace seine::python

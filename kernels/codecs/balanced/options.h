@@ -1,4 +1,4 @@
-// What the balanced codec's options may be.
+// Ranges of the balanced codec's options.
 #ifndef SEINE_KERNELS_CODECS_BALANCED_OPTIONS_H_
 #define SEINE_KERNELS_CODECS_BALANCED_OPTIONS_H_
 
@@ -6,7 +6,8 @@
 
 namespace seine {
 
-// CodecTraits::check.
+// The first of the balanced codec's options that is out of its range; an empty `option` where none is
+// (CodecTraits::check).
 CodecFault BalancedFault(const CodecSpec& spec);
 
 }  // namespace seine

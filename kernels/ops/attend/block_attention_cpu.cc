@@ -398,7 +398,7 @@ void TurnValues(const BlockTask& task, const KeyTile& tile, uint16_t* out) {
   }
 }
 
-// What a strip's weights are as two bfloat16 numbers each, in pairs of neighbouring keys.
+// Splits each of a strip's weights into two bfloat16 numbers, in pairs of neighbouring keys.
 template <int kOf>
 HWY_INLINE void SplitWeights(const float* weights, uint32_t* high, uint32_t* low) {
   const DF d;

@@ -49,7 +49,7 @@ struct ItemView {
   TensorBytes queries;
   std::optional<int64_t> dense_from = {};
   std::optional<TensorBytes> positions = {};
-  // Of a caller in this process whose queries lie on a device: where the answer goes, on it too.
+  // Room for the answer on the device, of a caller in this process whose queries lie there.
   std::optional<TensorBytes> output = {}, log_sum_exp = {};
 };
 

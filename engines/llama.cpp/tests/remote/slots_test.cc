@@ -236,7 +236,7 @@ TEST_P(SlotsOf, AChatThatIsLoadedIsKnownByItsRows) {
   ASSERT_LT(slots.Read({0, 1}, 3), kSame);
 }
 
-// As after a restart, where chats are loaded while others are answered.
+// A restart: chats are loaded while others are answered.
 TEST_P(SlotsOf, RowsThatAreLoadedAsZerosTakeNoMemory) {
   const Model model = MakeModel(kSlotShape);
   Slots slots(model.get(), 4, GetParam());
@@ -246,7 +246,7 @@ TEST_P(SlotsOf, RowsThatAreLoadedAsZerosTakeNoMemory) {
   const int64_t begin = ResidentBytes();
   for (const llama_seq_id s : {1, 2, 3}) ASSERT_TRUE(slots.Load(saved, s)) << s;
   ASSERT_LT(slots.Read({0, 1, 2, 3}, 1), kNear);
-  // Of 1,801 tokens in two layers: keys and values. The deepest layer's keys stay.
+  // Bytes of 1,801 tokens' keys and values in two layers. The deepest layer's keys stay.
   const int64_t rows = int64_t{3} * 1801 * 2 * 64 * 2;
   if (HasAllCells()) {
     EXPECT_LT(ResidentBytes() - begin, 2 * rows);
