@@ -99,7 +99,7 @@ struct AttendTask {
 };
 
 // Attention by the device that searches, over the rows where they lie: what is found is attended without the host in
-// between. head_dim up to kMaxDeviceHeadDim. Within 1e-5 of cpu::Attend.
+// between. Within 1e-5 of cpu::Attend.
 class DeviceAttention {
  public:
   virtual ~DeviceAttention() = default;
@@ -181,6 +181,8 @@ std::unique_ptr<Backend> MakeCpuBackend(int threads);
 // tenths of a second finds it faster (backends/faster.h), else cpu. *why: under "auto", why it is the CPU; else, with
 // nullptr, what is missing.
 std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::string* why);
+// Whether this build has CUDA, wherever it runs.
+bool HasCuda();
 
 }  // namespace seine
 

@@ -280,7 +280,8 @@ NB_MODULE(_native, module) {
            arg("timeout") = nb::none())
       .def("open_stream", &OpenStream, arg("timeout") = nb::none(), arg("transport") = "auto")
       .def("add_profile", &AddProfile, arg("path"))
-      .def("device_copies", &DeviceCopies);
+      .def("device_copies", &DeviceCopies)
+      .def("why_cpu", [](const Holder& connection) { return connection->why_cpu(); });
   module.def("version", [] { return SEINE_VERSION; });
   module.def("methods", &Methods);
   module.def(

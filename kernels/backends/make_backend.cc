@@ -24,6 +24,8 @@ int OrdinalOf(const std::string& name) {
 
 }  // namespace
 
+bool HasCuda() { return cuda::HasCuda(); }
+
 std::unique_ptr<Backend> MakeBackend(const std::string& name, int threads, std::string* why) {
   why->clear();
   if (name == "cpu") return MakeCpuBackend(threads);

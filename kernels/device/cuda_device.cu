@@ -145,6 +145,8 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
+bool HasCuda() { return true; }
+
 std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal) {
   bool graphs = true;
   if (!ReadGraphsSetting(std::getenv("SEINE_CUDA_GRAPHS"), &graphs, why)) return nullptr;

@@ -49,6 +49,8 @@ class Device {
   virtual Error Launch(const Work& work, Stream stream) = 0;
 };
 
+// Whether this build has kernels for a device; else none is opened.
+bool HasCuda();
 // The machine's CUDA device of an ordinal, for every thread, whichever device that has chosen (bound_device.h).
 // nullptr, and *why: built without CUDA, no driver, no such device, or one too old.
 std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal = 0);

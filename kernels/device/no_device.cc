@@ -3,6 +3,8 @@
 
 namespace seine::cuda {
 
+bool HasCuda() { return false; }
+
 std::unique_ptr<Device> OpenDevice(std::string* why, int) {
   *why = "this build has no CUDA (SEINE_CUDA)";
   return nullptr;

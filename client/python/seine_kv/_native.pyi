@@ -107,6 +107,9 @@ class Connection:
         and values of appends, queries, output and log_sum_exp of items may lie on it: contiguous tensors with DLPack,
         read once the legacy default stream waits for theirs. None: there is none, and they may not."""
 
+    def why_cpu(self) -> str:
+        """In process, where "auto" has taken the CPU in a build with CUDA: why. Else empty."""
+
     def add_profile(self, path: Union[str, PathLike[str]]) -> str:
         """In process: a profile's file for indexes to come. Returns the profile's name, for codec.profile: the file's,
         without .profile.safetensors or .safetensors. NativeError INVALID_ARGUMENT: it is no profile; ALREADY_EXISTS:

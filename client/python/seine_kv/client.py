@@ -31,6 +31,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -112,7 +113,8 @@ class Client(Calls):
 
         threads: that answer a batch; 0: one for each processor that the process may use (affinity, quota). profiles: a folder of model profiles as of seined's
         --profiles, a file NAME.profile.safetensors, or a list of files. memory_limit_bytes: of codes and stores
-        together, 0: none. backend: "auto", "cpu", "cuda" or "cuda:N", a device's ordinal.
+        together, 0: none. backend: "auto", "cpu", "cuda" or "cuda:N", a device's ordinal. A package with CUDA warns where
+        "auto" takes the CPU.
         """
         client = cls.__new__(cls)
         client.address, client.timeout, client._own = IN_PROCESS, None, threading.local()
@@ -121,6 +123,8 @@ class Client(Calls):
         except native.NativeError as error:
             raise raised(error) from None
         client._on_device = client._connection.device_copies() is not None
+        if why := client._connection.why_cpu():
+            warnings.warn(f"the index searches on the CPU, and not by CUDA: {why}", RuntimeWarning, stacklevel=2)
         return client
 
     def __enter__(self) -> Client:

@@ -48,6 +48,9 @@ class Connection {
   };
   virtual std::optional<DeviceCopies> device_copies() { return std::nullopt; }
 
+  // In process, where "auto" has taken the CPU in a build with CUDA: why. Else empty.
+  virtual std::string why_cpu() { return {}; }
+
   // A profile's file for the indexes to come; returns the profile's name. A server has its own: UNIMPLEMENTED.
   virtual absl::StatusOr<std::string> AddProfile(const std::string& path) = 0;
 };

@@ -316,6 +316,8 @@ class InProcess final : public Connection {
     return DeviceCopies{copied.to_device, copied.to_host};
   }
 
+  std::string why_cpu() override { return HasCuda() ? core_->why_cpu : std::string(); }
+
   absl::StatusOr<std::string> AddProfile(const std::string& path) override {
     return core_->options.profiles->Add(path);
   }

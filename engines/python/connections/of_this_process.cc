@@ -33,6 +33,7 @@ class Guarded final : public Connection {
   std::optional<DeviceCopies> device_copies() override {
     return made_.here() ? connection_->device_copies() : std::nullopt;
   }
+  std::string why_cpu() override { return connection_->why_cpu(); }
   absl::StatusOr<std::string> AddProfile(const std::string& path) override {
     if (absl::Status here = made_.Check(); !here.ok()) return here;
     return connection_->AddProfile(path);
