@@ -45,7 +45,7 @@ RowFormat WindowFormat(int heads, const Geometry& geometry) {
 // Low-rank rows are the host's to attend, and so is attention whose weights are added up.
 bool AttendsOnDevice(const IndexConfig& config, const EvictionPolicy& eviction, Backend* backend) {
   return backend->attention() != nullptr && config.kv_store == KvStore::kKeysValues && !config.subspace &&
-         !eviction.accumulates() && config.geometry.head_dim <= kMaxDeviceHeadDim;
+         !eviction.accumulates();
 }
 
 // Means lie on the device too where that attends: of a layer it would read more of them than of all else.

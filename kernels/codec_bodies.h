@@ -44,7 +44,8 @@ template <typename Run>
 void ForEachKernel(const EncodeArgs& args, Run run) {
   if (args.head_dim <= 64) return EncodeKernel<64>(args, run);
   if (args.head_dim <= 128) return EncodeKernel<128>(args, run);
-  EncodeKernel<256>(args, run);
+  if (args.head_dim <= 256) return EncodeKernel<256>(args, run);
+  EncodeKernel<kMaxHeadDim>(args, run);
 }
 
 }  // namespace seine::cuda

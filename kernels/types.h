@@ -40,8 +40,8 @@ inline constexpr int kWindowTokens = 64;
 inline constexpr int kTileTokens = 16;
 inline constexpr int kHeadDims[] = {64, 80, 96, 128, 192, 256, 512};
 inline constexpr int kMaxHeadDim = 512;
-inline constexpr int kMaxDeviceHeadDim = 256;  // of keys that a device searches
-inline constexpr int kMaxGroup = 32;           // query heads per KV head
+inline constexpr int kNarrowHeadDim = 256;  // above it some of a device's kernels are others, of more shared memory
+inline constexpr int kMaxGroup = 32;        // query heads per KV head
 
 // Rows of one head in host memory, [num_rows, head_dim], `stride_bytes` apart.
 struct ConstRows {

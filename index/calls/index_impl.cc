@@ -69,10 +69,6 @@ absl::StatusOr<std::unique_ptr<Index>> Index::Create(const IndexConfig& config, 
                                                      std::shared_ptr<IdleTier> idle) {
   if (backend == nullptr) return BadField("backend", "must be given");
   if (absl::Status s = Validate(config); !s.ok()) return s;
-  if (backend->codes_on_device() && config.geometry.head_dim > kMaxDeviceHeadDim) {
-    return BadField("geometry.head_dim", config.geometry.head_dim, ": a device searches keys of at most ",
-                    kMaxDeviceHeadDim);
-  }
   IndexConfig made = config;
   const auto bring = [&](std::shared_ptr<const Profile>* profile) {
     *profile = InLayout(std::move(*profile), made.geometry.rope);

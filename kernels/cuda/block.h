@@ -35,10 +35,18 @@
 #else
 #define SEINE_UNROLL
 #endif
+// Before a loop that stays one: unrolled it would need more registers than there are.
+#ifdef __CUDACC__
+#define SEINE_ROLLED _Pragma("unroll 1")
+#else
+#define SEINE_ROLLED
+#endif
 
 namespace seine::cuda {
 
 inline constexpr int kWarp = 32;
+// Shared memory that a block may have on every device of compute capability 8.0 or later: 8.6 and 8.9 have the least.
+inline constexpr int kMostSharedBytes = 99 << 10;
 
 template <typename T>
 SEINE_HD constexpr T Least(T a, T b) {

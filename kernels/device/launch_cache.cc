@@ -26,12 +26,12 @@ void LaunchKey::PutParams(const SearchParams& params) {
 
 LaunchKey::LaunchKey(const SearchParams& planned, const SearchGrids& grids, const SearchArgs& args) {
   PutParams(planned);
-  const auto& [queries, scan, choose, sets, dots, rescore, low_rank, coarse_groups] = grids;
+  const auto& [queries, scan, choose, sets, dots, rescore, low_rank, wide, coarse_groups] = grids;
   for (const BlockIndex& grid : {queries, scan, choose, sets, dots, rescore}) {
     const auto& [x, y] = grid;
     Put(x, y);
   }
-  Put(low_rank, coarse_groups);
+  Put(low_rank, wide, coarse_groups);
   const auto& [params, items, query_plans, set_plans] = args;
   PutParams(params);
   Put(items, query_plans, set_plans);

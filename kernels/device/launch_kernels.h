@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kLanes, kLeastBlocks<Args>) Kernel(const __gri
 
 template <typename Body, int kLanes, typename Args>
 cudaError_t LaunchOne(const Args& args, BlockIndex grid, cudaStream_t stream) {
+  static_assert(sizeof(typename Body::Shared) <= kMostSharedBytes);
   constexpr size_t kShared = sizeof(typename Body::Shared), kDynamic = kShared > kStaticSharedBytes ? kShared : 0;
   assert(FitsGrid(grid));
   const auto kernel = Kernel<Body, kLanes, Args>;

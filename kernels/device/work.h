@@ -27,14 +27,16 @@ const Args& KernelArgs(const Args& args) {
 }
 inline const SearchArgs& KernelArgs(const SearchLaunch& launch) { return launch.args; }
 
-// Blocks that a multiprocessor should hold of a kernel, as its launch bounds say; 0: nothing is said. A search's and
-// attention's kernels take all registers that one block may have, and so spill none.
+// Blocks that a multiprocessor should hold of a kernel, as its launch bounds say; 0: nothing is said. A search's,
+// attention's and the encoders' kernels take all registers that one block may have, and so spill none.
 template <typename Args>
 inline constexpr int kLeastBlocks = 0;
 template <>
 inline constexpr int kLeastBlocks<SearchArgs> = 1;
 template <>
 inline constexpr int kLeastBlocks<AttendArgs> = 1;
+template <>
+inline constexpr int kLeastBlocks<EncodeArgs> = 1;
 
 // `x` in a narrower type that holds it: who packs arguments asserts their bounds so.
 template <typename To, typename From>

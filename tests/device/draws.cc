@@ -22,7 +22,7 @@ Bits DrawBits(Rng* rng, const SuiteOptions& options) {
 }  // namespace
 
 int DrawDim(Rng* rng, const SuiteOptions& options) {
-  const int drawn = kDeviceHeadDims[Pick(rng, 0, static_cast<int>(std::size(kDeviceHeadDims)) - 1)];
+  const int drawn = kTestHeadDims[Pick(rng, 0, static_cast<int>(std::size(kTestHeadDims)) - 1)];
   return options.dim > 0 ? options.dim : drawn;
 }
 

@@ -59,8 +59,8 @@ class LowRankLayer {
       learn[h].task = {OjaOptions(), kDim, kRank, basis, rows, kLearnt, reinterpret_cast<OjaStats*>(state + kStatsAt)};
       learn[h].scratch = reinterpret_cast<float*>(state + kScratchAt);
     }
-    const cuda::ProjectArgs project_args = {views.Put(project.data(), kHeads), kHeads, kRows};
-    const cuda::RebuildArgs rebuild_args = {views.Put(rebuild.data(), kHeads), kHeads, kRows};
+    const cuda::ProjectArgs project_args = {views.Put(project.data(), kHeads), kHeads, kRows, kDim};
+    const cuda::RebuildArgs rebuild_args = {views.Put(rebuild.data(), kHeads), kHeads, kRows, kDim};
     const cuda::LearnArgs learn_args = {views.Put(learn.data(), kHeads), kHeads};
     if (views.Send() != 0) return false;
     marks->Mark();

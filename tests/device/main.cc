@@ -52,7 +52,7 @@ bool ReadValue(const std::string& flag, const char* value, Flags* f) {
   if (flag == "-o") return f->folder = text, !text.empty();
   if (flag == "--commit") return f->commit = text, true;
   if (flag == "--items") return number(0, 100000000, &f->options.items);
-  if (flag == "--dim") return number(64, 256, &f->options.dim);
+  if (flag == "--dim") return number(64, kMaxHeadDim, &f->options.dim);
   if (flag == "--keys") return number(64, 1 << 24, &f->options.keys) && f->options.keys % 64 == 0;
   if (flag == "--group") return number(1, 32, &f->options.group);
   if (flag == "--batch") return number(1, 64, &f->options.batch);

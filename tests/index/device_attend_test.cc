@@ -114,6 +114,15 @@ class DeviceAttendTest : public ::testing::Test {
   uint32_t seed_ = 0;
 };
 
+TEST_F(DeviceAttendTest, HeadsOf512InAGroupOf16EqualTheCpus) {
+  IndexConfig config = Config(512, 16);
+  config.geometry.dtype = DType::kBFloat16;
+  Make(config);
+  OnBoth([&](Index* index) { return index->CreateSequence("s").status(); });
+  Append({"s", 0}, 700);
+  ExpectSame({{"s", 0}});
+}
+
 TEST_F(DeviceAttendTest, EqualsTheCpuThroughALife) {
   for (const auto& [dim, group, dtype] :
        {std::tuple{64, 3, DType::kFloat16}, std::tuple{128, 4, DType::kBFloat16}, std::tuple{80, 9, DType::kFloat32}}) {

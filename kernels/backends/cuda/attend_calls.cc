@@ -178,7 +178,7 @@ class AttendCall {
   void PutTask(const AttendTask& task, const SearchPlan* plan, ViewWriter* views) {
     const cpu::AttentionTask& a = task.attention;
     assert(a.low_keys == nullptr && a.window_runs == nullptr && a.attended == nullptr);
-    assert(EndOf(task, work_.searches) < kMostPlaces && a.keys.head_dim <= kMaxDeviceHeadDim);
+    assert(EndOf(task, work_.searches) < kMostPlaces && a.keys.head_dim <= kMaxHeadDim);
     const AttendSizes sizes(task, work_.searches);
     AttendItem& item = items_.emplace_back();
     item.head_dim = a.keys.head_dim;

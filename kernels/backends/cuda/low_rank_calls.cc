@@ -87,6 +87,7 @@ Error ProjectBatch(const ProjectTask* tasks, const std::vector<Piece>& pieces, S
     if (t.residuals != nullptr) item.residuals = reinterpret_cast<float*>(out);
     out += ViewWriter::Room(ResidualBytes(t, p.count));
     args.most_rows = std::max(args.most_rows, item.count);
+    args.most_dim = std::max(args.most_dim, item.head_dim);
   }
   args.num_items = Fit<int32_t>(items.size());
   args.items = views.Put(items.data(), items.size());
@@ -144,6 +145,7 @@ Error RebuildBatch(const RebuildTask* tasks, const std::vector<Piece>& pieces, S
     item.out = out;
     out += p.count * t.rows.head_dim;
     args.most_rows = std::max(args.most_rows, item.count);
+    args.most_dim = std::max(args.most_dim, item.rows.head_dim);
   }
   args.num_items = Fit<int32_t>(items.size());
   args.items = views.Put(items.data(), items.size());

@@ -37,12 +37,12 @@ SEINE_BODY inline float BalancedSum(const RerankShared& s, const CodeLayout& lay
     const uint32_t low = high;
     high = code.Word(record + w + 1);
     for (uint32_t i = s.plain_from[w]; i < s.plain_from[w + 1]; ++i) {
-      const WeightedStep step = s.steps[i];
+      const WeightedStep step = s.steps()[i];
       sum += s.levels[step.levels + (Across(low, high, step.shift) & step.mask)] * step.weight;
     }
     for (uint32_t i = s.mixed_from[w]; i < s.mixed_from[w + 1]; ++i) {
-      const WeightedStep step = s.steps[i];
-      const CoarseStep coarse = s.coarse[i];
+      const WeightedStep step = s.steps()[i];
+      const CoarseStep coarse = s.coarse()[i];
       const uint32_t leading = code.Word(static_cast<int>(coarse.word)) >> coarse.shift & coarse.mask;
       const uint32_t index = leading * coarse.times + (Across(low, high, step.shift) & step.mask);
       sum += s.levels[step.levels + index] * step.weight;
@@ -109,9 +109,9 @@ struct BalancedSearch {
     const BalancedViews& v = codec.balanced;
     for (uint32_t i = lane; i < v.fine_steps.size; i += lanes) {
       const FineStep step = v.fine_steps.data[i];
-      s.steps[i] = {step.shift, step.mask, step.levels, q.fine8[step.coordinate]};
+      s.steps()[i] = {step.shift, step.mask, step.levels, q.fine8[step.coordinate]};
     }
-    for (uint32_t i = lane; i < v.coarse_steps.size; i += lanes) s.coarse[i] = v.coarse_steps.data[i];
+    for (uint32_t i = lane; i < v.coarse_steps.size; i += lanes) s.coarse()[i] = v.coarse_steps.data[i];
     if (lane <= kRecordWords) {
       s.mixed_from[lane] = v.mixed_from.data[lane];
       s.plain_from[lane] = v.plain_from.data[lane];

@@ -1,7 +1,8 @@
 // What all encoders do of a unit: rows to fp32, the centre, and the walk over its windows of 64 keys.
 //
-// A block holds one window in shared memory, key-major. Sums run in the CPU's order (rows.h): a mean's rows one
-// after another, a row's elements in 16 lanes and one tree.
+// A block holds rows of one window in shared memory, key-major: all 64, or of wide heads as many at a time as every
+// device has memory for. Sums run in the CPU's order (rows.h): a mean's rows one after another, a row's elements in 16
+// lanes and one tree.
 #ifndef SEINE_KERNELS_CODECS_ENCODE_ENCODE_CUDA_H_
 #define SEINE_KERNELS_CODECS_ENCODE_ENCODE_CUDA_H_
 
@@ -14,13 +15,15 @@
 
 namespace seine::cuda {
 
-// Rows of up to kDim elements lie kDim + 1 apart, so that lanes that take a key each meet different banks.
-template <int kDim>
+// Rows of up to kDim elements lie kDim + 1 apart, so that lanes that take a key each meet different banks. kHeld of a
+// window at a time, in whole tiles.
+template <int kDim, int kHeld>
 struct WindowShared {
-  static constexpr int kStride = kDim + 1;
-  float x[kWindowTokens * kStride];
+  static constexpr int kStride = kDim + 1, kRows = kHeld;
+  static_assert(kRows % kTileTokens == 0 && kWindowTokens % kRows == 0);
+  float x[kRows * kStride];
   float centre[kDim];  // as stored
-  float partial[kWindowTokens * 17];
+  float partial[kRows * 17];
   uint32_t largest;  // bits of a non-negative float
 };
 
@@ -65,29 +68,29 @@ SEINE_BODY uint32_t FactorBaseOf(Block& block, uint32_t* shared, int n, Value va
   return FactorBase(largest, BitsFloat(kMost - FloatBits(mirrored)));
 }
 
-// Keys [first, first + 64) of the item into s.x. turn() brings them to the space where they are centred.
-template <typename Block, int kDim, typename Turn>
-SEINE_BODY void LoadWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn) {
+// Keys [first, first + kRows) of the item into s.x. turn() brings them to the space where they are centred.
+template <typename Block, typename Rows, typename Turn>
+SEINE_BODY void LoadRows(Block& block, Rows& s, const EncodeItem& item, int first, Turn turn) {
   const int dim = item.codec->layout.head_dim;
-  ForEach(block, kWindowTokens * dim, [&](int i) {
+  ForEach(block, s.kRows * dim, [&](int i) {
     const uint8_t* row = item.rows + (first + i / dim) * item.stride_bytes;
     s.x[i / dim * s.kStride + i % dim] = ElementOf(row, item.dtype, i % dim);
   });
   turn();
 }
 
-// The unit's mean into the centre plane and, as stored, into s.centre. Leaves the unit's last window in s.x.
-template <typename Block, int kDim, typename Turn>
-SEINE_BODY void MakeCentre(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn) {
+// The unit's mean into the centre plane and, as stored, into s.centre. Leaves the unit's last rows in s.x.
+template <typename Block, typename Rows, typename Turn>
+SEINE_BODY void MakeCentre(Block& block, Rows& s, const EncodeItem& item, int first, Turn turn) {
   const CodeLayout& layout = item.codec->layout;
   const int dim = layout.head_dim, tokens = layout.centre_window;
   const float share = 1.0f / static_cast<float>(tokens);
-  for (int w = 0; w < tokens; w += kWindowTokens) {
-    LoadWindow(block, s, item, first + w, turn);
+  for (int row = 0; row < tokens; row += s.kRows) {
+    LoadRows(block, s, item, first + row, turn);
     ForEach(block, dim, [&](int j) {
-      float sum = w == 0 ? s.x[j] : s.centre[j] + s.x[j];
-      for (int i = 1; i < kWindowTokens; ++i) sum = sum + s.x[i * s.kStride + j];
-      s.centre[j] = w + kWindowTokens == tokens ? sum * share : sum;
+      float sum = row == 0 ? s.x[j] : s.centre[j] + s.x[j];
+      for (int i = 1; i < s.kRows; ++i) sum = sum + s.x[i * s.kStride + j];
+      s.centre[j] = row + s.kRows == tokens ? sum * share : sum;
     });
   }
   const Scale8 scale = Scale8Of(LargestOf(block, &s.largest, dim, [&](int j) { return std::fabs(s.centre[j]); }));
@@ -99,10 +102,11 @@ SEINE_BODY void MakeCentre(Block& block, WindowShared<kDim>& s, const EncodeItem
   });
 }
 
-// encode(first): the centred window at `first` is in s.x. turn() as LoadWindow's.
-template <typename Block, int kDim, typename Turn, typename Encode>
-SEINE_BODY void ForEachWindow(Block& block, WindowShared<kDim>& s, const EncodeItem& item, int first, Turn turn,
-                              Encode encode) {
+// Of each window: encode(first, row) while its rows [row, row + kRows), centred, are in s.x, then end(first). turn() as
+// LoadRows'.
+template <typename Block, typename Rows, typename Turn, typename Encode, typename End>
+SEINE_BODY void ForEachWindow(Block& block, Rows& s, const EncodeItem& item, int first, Turn turn, Encode encode,
+                              End end) {
   const CodeLayout& layout = item.codec->layout;
   const int dim = layout.head_dim, keys = UnitKeys(layout);
   const bool own = layout.centre_window > 0, centred = own || item.shared_centre != nullptr;
@@ -112,32 +116,35 @@ SEINE_BODY void ForEachWindow(Block& block, WindowShared<kDim>& s, const EncodeI
     ForEach(block, dim, [&](int j) { s.centre[j] = static_cast<float>(item.shared_centre[j]) * item.shared_scale; });
   }
   for (int w = first; w < first + keys; w += kWindowTokens) {
-    if (!own || keys > kWindowTokens) LoadWindow(block, s, item, w, turn);
-    if (centred) {
-      ForEach(block, kWindowTokens * dim, [&](int i) {
-        float& x = s.x[i / dim * s.kStride + i % dim];
-        x = x - s.centre[i % dim];
-      });
+    for (int row = 0; row < kWindowTokens; row += s.kRows) {
+      if (!own || keys > s.kRows) LoadRows(block, s, item, w + row, turn);
+      if (centred) {
+        ForEach(block, s.kRows * dim, [&](int i) {
+          float& x = s.x[i / dim * s.kStride + i % dim];
+          x = x - s.centre[i % dim];
+        });
+      }
+      encode(w, row);
     }
-    encode(w);
+    end(w);
   }
 }
 
-// Each key's sum of value(x) over its row, in 16 lanes and one tree: total[64].
-template <typename Block, int kDim, typename Value>
-SEINE_BODY void SumRows(Block& block, WindowShared<kDim>& s, int dim, float* total, Value value) {
-  ForEach(block, kWindowTokens * 16, [&](int i) {
+// Each row's sum of value(x), in 16 lanes and one tree: total[kRows].
+template <typename Block, typename Rows, typename Value>
+SEINE_BODY void SumRows(Block& block, Rows& s, int dim, float* total, Value value) {
+  ForEach(block, s.kRows * 16, [&](int i) {
     float sum = 0;
     for (int j = i % 16; j < dim; j += 16) sum = sum + value(s.x[i / 16 * s.kStride + j]);
     s.partial[i / 16 * 17 + i % 16] = sum;
   });
-  ForEach(block, kWindowTokens, [&](int key) { total[key] = SumTree(s.partial + key * 17, 16); });
+  ForEach(block, s.kRows, [&](int row) { total[row] = SumTree(s.partial + row * 17, 16); });
 }
 
-// One byte a key: factors[64] above the base of the largest. put(key, byte).
-template <typename Block, int kDim, typename Put>
-SEINE_BODY void StoreFactors(Block& block, WindowShared<kDim>& s, const float* factors, uint32_t* base_out, Put put) {
-  const uint32_t base = FactorBaseOf(block, &s.largest, kWindowTokens, [&](int k) { return factors[k]; });
+// One byte a key: factors[64] above the base of the largest. put(key, byte). `shared` is used.
+template <typename Block, typename Put>
+SEINE_BODY void StoreFactors(Block& block, uint32_t* shared, const float* factors, uint32_t* base_out, Put put) {
+  const uint32_t base = FactorBaseOf(block, shared, kWindowTokens, [&](int k) { return factors[k]; });
   ForEach(block, kWindowTokens, [&](int key) {
     if (key == 0) *base_out = base;
     put(key, EncodeFactor(factors[key], base));

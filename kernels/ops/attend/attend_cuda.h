@@ -5,8 +5,8 @@
 // no sums; over nothing at all the output is 0 and the log-sum-exp -infinity. A NaN among a head's logits, as a query's
 // gives, makes its total NaN, and with it all that is answered of the head.
 //
-// A block takes 64 rows at a time. Rows in the host's memory are read over the link once for up to eight heads, wide ones
-// once for up to four.
+// A block takes 64 rows at a time. Rows in the host's memory are read over the link once for up to eight heads, wide
+// ones once for up to four.
 #ifndef SEINE_KERNELS_OPS_ATTEND_ATTEND_CUDA_H_
 #define SEINE_KERNELS_OPS_ATTEND_ATTEND_CUDA_H_
 

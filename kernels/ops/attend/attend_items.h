@@ -13,7 +13,7 @@ namespace seine::cuda {
 
 // An item's work is cut into splits, each a block's (flash decoding, https://pytorch.org/blog/flash-decoding/): of the
 // dense rows, of each set's, and of the windows. A block takes its split in tiles.
-inline constexpr int kAttendHeads = 8;  // of a group, at most, that a block attends for
+inline constexpr int kAttendHeads = 8;  // of a group, at most, that a block attends for; half as many wide ones
 inline constexpr int kAttendTile = 64;  // rows, or at most so many windows
 inline constexpr int kMostDenseSplits = 64, kMostSetSplits = 16, kMostWindowSplits = 64;
 inline constexpr int kMostSplitsOfHead = kMostDenseSplits + kMostSetSplits + kMostWindowSplits;
@@ -44,7 +44,7 @@ struct AttendStats {
 };
 
 struct AttendItem {
-  int32_t head_dim = 0;  // a multiple of 16, at most kMaxDeviceHeadDim
+  int32_t head_dim = 0;  // a multiple of 16
   int32_t group = 1;
   float scale = 1;
   float softcap = 0;               // of logits; 0: none
@@ -77,8 +77,14 @@ struct AttendArgs {
   int32_t most_group = 0;
 };
 
-// Chunks of kAttendHeads heads.
-SEINE_HD constexpr int HeadChunks(const AttendItem& item) { return (item.group + kAttendHeads - 1) / kAttendHeads; }
+SEINE_HD constexpr int HeadsOfBlock(int head_dim) {
+  return head_dim <= kNarrowHeadDim ? kAttendHeads : kAttendHeads * kNarrowHeadDim / kMaxHeadDim;
+}
+// Chunks of so many heads.
+SEINE_HD constexpr int HeadChunks(const AttendItem& item) {
+  const int heads = HeadsOfBlock(item.head_dim);
+  return (item.group + heads - 1) / heads;
+}
 // Blocks that serve a split of the sets: one a chunk of heads, or one a head with a set of its own.
 SEINE_HD constexpr int SetBlocks(const AttendItem& item) {
   return item.num_sets == 0 ? 0 : item.num_sets == 1 ? HeadChunks(item) : item.num_sets;

@@ -17,14 +17,15 @@ inline constexpr int kAttendWarps = kAttendLanes / kWarp;
 inline constexpr int kLanesOfRow = 16;
 inline constexpr int kRowsAtOnce = kAttendLanes / kLanesOfRow;
 inline constexpr int kRowsOfLane = kAttendTile / kRowsAtOnce;
-inline constexpr int kSumsOfLane = kAttendHeads * kMaxDeviceHeadDim / kAttendLanes;  // entries of [heads][head_dim]
+inline constexpr int kQueryEntries = kAttendHeads * kNarrowHeadDim;  // of a block's heads
+inline constexpr int kSumsOfLane = kQueryEntries / kAttendLanes;     // entries of [heads][head_dim]
 inline constexpr int kQuadBytes = 16;
 static_assert(kAttendWarps == kAttendHeads && kAttendTile == 2 * kWarp);
 
 struct AttendShared {
   alignas(16) uint8_t values[kAttendBytes];  // rows of values as they are stored, or windows' records
-  float queries[kAttendHeads][kMaxDeviceHeadDim];
-  uint32_t queries8[kAttendHeads][kMaxDeviceHeadDim / 4];
+  float queries[kQueryEntries];              // a head's QueryStride behind another's
+  uint32_t queries8[kQueryEntries / 4];
   float weights[kAttendHeads][kAttendTile];  // logits, then weights
   int32_t left[kAttendHeads][kAttendTile];   // of a window's rows, those that a head has not chosen
   const uint8_t* keys[kAttendTile];
@@ -33,6 +34,9 @@ struct AttendShared {
   // queries8.
   float most[kAttendHeads], total[kAttendHeads], scale[kAttendHeads], unit[kAttendHeads];
 };
+
+// From a head's query to the next one's.
+SEINE_HD constexpr int QueryStride(int heads_of_block) { return kQueryEntries / heads_of_block; }
 
 enum class AttendKind : uint8_t { kDense = 0, kSet = 1, kWindows = 2 };
 
@@ -80,8 +84,9 @@ SEINE_BODY inline AttendPart PartOf(const AttendItem& item, int block) {
     part.split = item.dense_splits + item.set_splits + split;
   }
   const bool alone = part.kind == AttendKind::kSet && item.num_sets > 1;
-  part.first_head = alone ? chunk : chunk * kAttendHeads;
-  part.heads = alone ? 1 : Least(kAttendHeads, item.group - part.first_head);
+  const int heads = HeadsOfBlock(item.head_dim);
+  part.first_head = alone ? chunk : chunk * heads;
+  part.heads = alone ? 1 : Least(heads, item.group - part.first_head);
   return part;
 }
 

@@ -101,8 +101,10 @@ SEINE_BODY inline void LoadValues(AttendShared& s, const AttendItem& item, int f
 
 using RowDots = FloatsOf<kRowsOfLane * kAttendHeads>;
 
-// A lane's share of the dots of its rows of keys with the part's queries: of[g * kRowsOfLane + i] of its i-th row.
-SEINE_BODY inline void DotKeys(const AttendShared& s, const AttendItem& item, int heads, int lane, RowDots* dots) {
+// A lane's share of the dots of its rows of keys with the part's queries, of at most kHeads: of[g * kRowsOfLane + i] of
+// its i-th row.
+template <int kHeads>
+SEINE_BODY void DotKeys(const AttendShared& s, const AttendItem& item, int heads, int lane, RowDots* dots) {
   SEINE_UNROLL
   for (int i = 0; i < kRowsOfLane * kAttendHeads; ++i) dots->of[i] = 0;
   const int row_bytes = static_cast<int>(BytesOf(item.keys.dtype, item.head_dim));
@@ -122,12 +124,12 @@ SEINE_BODY inline void DotKeys(const AttendShared& s, const AttendItem& item, in
       float entries[8] = {};
       const int n = WidenQuad(quads[i], item.keys.dtype, entries);
       SEINE_UNROLL
-      for (int g = 0; g < kAttendHeads; ++g) {
+      for (int g = 0; g < kHeads; ++g) {
         if (g >= heads) continue;
         float sum = dots->of[g * kRowsOfLane + i];
         SEINE_UNROLL
         for (int j = 0; j < 8; ++j) {
-          if (j < n) sum = sum + entries[j] * s.queries[g][first + j];
+          if (j < n) sum = sum + entries[j] * s.queries[g * QueryStride(kHeads) + first + j];
         }
         dots->of[g * kRowsOfLane + i] = sum;
       }
@@ -154,7 +156,11 @@ SEINE_BODY void ReadRows(Block& block, AttendShared& s, const AttendItem& item, 
   typename Block::template Local<RowDots> dots(block);
   block.Lanes([&](int lane) {
     LoadValues(s, item, 0, rows, lane);
-    DotKeys(s, item, heads, lane, &dots[lane]);
+    if (item.head_dim <= kNarrowHeadDim) {
+      DotKeys<HeadsOfBlock(kNarrowHeadDim)>(s, item, heads, lane, &dots[lane]);
+    } else {
+      DotKeys<HeadsOfBlock(kMaxHeadDim)>(s, item, heads, lane, &dots[lane]);
+    }
   });
   block.template Butterfly<kLanesOfRow>(dots, heads * kRowsOfLane, SumOf());
   block.Lanes([&](int lane) {

@@ -15,10 +15,10 @@ namespace seine::cuda {
 // The part's queries, for windows in int8 too, and an empty softmax.
 template <typename Block>
 SEINE_BODY void BeginPart(Block& block, AttendShared& s, const AttendItem& item, const AttendPart& part) {
-  const int dim = item.head_dim, heads = part.heads;
+  const int dim = item.head_dim, heads = part.heads, stride = QueryStride(HeadsOfBlock(dim));
   const float* queries = item.queries + static_cast<int64_t>(part.first_head) * dim;
   block.Lanes([&](int lane) {
-    for (int i = lane; i < heads * dim; i += kAttendLanes) s.queries[i / dim][i % dim] = queries[i];
+    for (int i = lane; i < heads * dim; i += kAttendLanes) s.queries[i / dim * stride + i % dim] = queries[i];
     if (lane >= kAttendHeads) return;
     s.most[lane] = -INFINITY;
     s.total[lane] = 0;
@@ -28,7 +28,7 @@ SEINE_BODY void BeginPart(Block& block, AttendShared& s, const AttendItem& item,
   block.Lanes([&](int lane) {
     const int g = lane / kWarp;
     float most = 0;
-    for (int j = lane % kWarp; g < heads && j < dim; j += kWarp) most = Most(most, fabsf(s.queries[g][j]));
+    for (int j = lane % kWarp; g < heads && j < dim; j += kWarp) most = Most(most, fabsf(s.queries[g * stride + j]));
     largest[lane].of[0] = most;
   });
   block.template Butterfly<kWarp>(largest, 1, MostOf());
@@ -39,10 +39,10 @@ SEINE_BODY void BeginPart(Block& block, AttendShared& s, const AttendItem& item,
     for (int w = lane % kWarp; w < dim / 4; w += kWarp) {
       uint32_t word = 0;
       for (int i = 0; i < 4; ++i) {
-        const auto byte = static_cast<uint8_t>(ToInt8(s.queries[g][w * 4 + i], scale.inverse));
+        const auto byte = static_cast<uint8_t>(ToInt8(s.queries[g * stride + w * 4 + i], scale.inverse));
         word |= static_cast<uint32_t>(byte) << (i * 8);
       }
-      s.queries8[g][w] = word;
+      s.queries8[g * stride / 4 + w] = word;
     }
     if (lane % kWarp == 0) s.unit[g] = scale.step * item.scale;
   });
@@ -85,8 +85,9 @@ SEINE_BODY void ReadWindows(Block& block, AttendShared& s, const AttendItem& ite
     const uint32_t* record = records + w * stride;
     const float step = BitsFloat(record[dim / 2]);  // of the keys' mean
     for (int g = lane / kAttendTile; g < heads; g += kAttendLanes / kAttendTile) {
+      const uint32_t* query = s.queries8 + g * QueryStride(HeadsOfBlock(dim)) / 4;
       int32_t dot = 0;
-      for (int i = 0; i < dim / 4; ++i) dot = Dot4(record[i], s.queries8[g][i], dot);
+      for (int i = 0; i < dim / 4; ++i) dot = Dot4(record[i], query[i], dot);
       const float logit = static_cast<float>(dot) * (step * s.unit[g]);
       s.weights[g][w] = s.left[g][w] > 0 ? CapLogit(logit, item.softcap) : -INFINITY;
     }

@@ -60,20 +60,21 @@ struct MergeBody {
       for (int w = 0; w < kAttendWarps; ++w) total = total + s.total[w];
       const float share = total == 0 ? 0.0f : 1.0f / total;
       if (lane == 0) item.log_sum_exp[g] = total > 0 ? largest() + LogPositive(total) : total == 0 ? -INFINITY : total;
-      if (lane >= dim) return;
       constexpr int kAhead = 8;
-      float sum = 0;
-      for (int i = 0; i < splits; i += kAhead) {
-        float ahead[kAhead];
-        SEINE_UNROLL
-        for (int a = 0; a < kAhead; ++a) {
-          const bool any = i + a < splits && s.weights[i + a] > 0;
-          ahead[a] = any ? sums[static_cast<int64_t>(i + a) * dim + lane] * s.weights[i + a] : 0.0f;
+      SEINE_ROLLED for (int j = lane; j < dim; j += kAttendLanes) {
+        float sum = 0;
+        for (int i = 0; i < splits; i += kAhead) {
+          float ahead[kAhead];
+          SEINE_UNROLL
+          for (int a = 0; a < kAhead; ++a) {
+            const bool any = i + a < splits && s.weights[i + a] > 0;
+            ahead[a] = any ? sums[static_cast<int64_t>(i + a) * dim + j] * s.weights[i + a] : 0.0f;
+          }
+          SEINE_UNROLL
+          for (int a = 0; a < kAhead; ++a) sum = sum + ahead[a];
         }
-        SEINE_UNROLL
-        for (int a = 0; a < kAhead; ++a) sum = sum + ahead[a];
+        item.output[g * dim + j] = sum * share;
       }
-      item.output[g * dim + lane] = sum * share;
     });
   }
 };

@@ -9,13 +9,6 @@
 #include "kernels/ops/learn/oja_items.h"
 #include "kernels/ops/learn/oja_rule.h"
 
-// Loops stay loops: unrolled in each of the many steps they would need more registers than there are.
-#ifdef __CUDACC__
-#define SEINE_ROLLED _Pragma("unroll 1")
-#else
-#define SEINE_ROLLED
-#endif
-
 namespace seine::cuda {
 
 struct LearnShared {

@@ -15,14 +15,25 @@ namespace seine::cuda {
 
 inline int LowRankBlocks(int rows) { return (rows + kLowRankTile - 1) / kLowRankTile; }
 
-using LowRankTile = float[kMaxDeviceHeadDim][kLowRankTile];  // entry k of row r at [k][r]
+// Rows of up to kDim numbers: entry k of row r at [k][r].
+template <int kDim>
+using LowRankRowsOf = float[kDim][kLowRankTile];
+
+// fn(column) of each below `count`, a lane a column; count <= kDim.
+template <int kDim, typename Block, typename Fn>
+SEINE_BODY void EachColumn(Block& block, int count, Fn fn) {
+  block.Lanes([&](int lane) {
+    SEINE_ROLLED for (int column = lane; column < Least(kDim, count); column += kLowRankLanes) fn(column);
+  });
+}
 
 struct TileSums {
   float of[kLowRankTile];
 };
 // Adds to the sums of rows [first, last): over k < depth, in order, tile[k][r] * entry(k).
 template <typename Entry>
-SEINE_BODY void AddProducts(const LowRankTile& tile, int depth, int first, int last, Entry entry, TileSums* sums) {
+SEINE_BODY void AddProducts(const float (*tile)[kLowRankTile], int depth, int first, int last, Entry entry,
+                            TileSums* sums) {
   for (int k = 0; k < depth; ++k) {
     const float right = entry(k);
     for (int r = 0; r < kLowRankTile; ++r) {
@@ -37,13 +48,15 @@ SEINE_BODY inline float WidenAt(const uint8_t* row, DType dtype, int i) {
   return Widen16(Load<uint16_t>(row + i * 2), dtype);
 }
 
+template <int kDim>
 struct ProjectShared {
-  alignas(16) LowRankTile rows, codes;
+  alignas(16) LowRankRowsOf<kDim> rows, codes;
 };
 
-// Grid: (blocks of kLowRankTile rows, items).
+// Grid: (blocks of kLowRankTile rows, items). Heads of up to kDim.
+template <int kDim>
 struct ProjectBody {
-  using Shared = ProjectShared;
+  using Shared = ProjectShared<kDim>;
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const ProjectArgs& args) {
     const ProjectItem& item = args.items[block.index().y];
@@ -57,38 +70,37 @@ struct ProjectBody {
         s.rows[j][r] = r < count ? Load<float>(rows + i) : 0.0f;
       }
     });
-    block.Lanes([&](int lane) {
-      if (lane >= rank) return;
+    EachColumn<kDim>(block, rank, [&](int column) {
       TileSums sums = {};
       AddProducts(
-          s.rows, dim, 0, count, [&](int k) { return Load<float>(item.basis + k * stride + lane); }, &sums);
-      for (int r = 0; r < kLowRankTile; ++r) s.codes[lane][r] = sums.of[r];
+          s.rows, dim, 0, count, [&](int k) { return Load<float>(item.basis + k * stride + column); }, &sums);
+      for (int r = 0; r < kLowRankTile; ++r) s.codes[column][r] = sums.of[r];
       for (int r = 0; r < count; ++r) {
-        const int64_t at = static_cast<int64_t>(first + r) * rank + lane;
+        const int64_t at = static_cast<int64_t>(first + r) * rank + column;
         if (item.dtype == DType::kFloat32) {
-          reinterpret_cast<float*>(item.codes)[at] = s.codes[lane][r];
+          reinterpret_cast<float*>(item.codes)[at] = s.codes[column][r];
         } else {
-          reinterpret_cast<uint16_t*>(item.codes)[at] = Narrow16(s.codes[lane][r], item.dtype);
+          reinterpret_cast<uint16_t*>(item.codes)[at] = Narrow16(s.codes[column][r], item.dtype);
         }
       }
     });
     if (item.residuals == nullptr) return;
     float* residuals = item.residuals + static_cast<int64_t>(first) * dim;
-    block.Lanes([&](int lane) {
-      if (lane >= dim) return;
+    EachColumn<kDim>(block, dim, [&](int column) {
       TileSums sums = {};
       AddProducts(
-          s.codes, rank, 0, count, [&](int k) { return Load<float>(item.basis + lane * stride + k); }, &sums);
+          s.codes, rank, 0, count, [&](int k) { return Load<float>(item.basis + column * stride + k); }, &sums);
       for (int r = 0; r < kLowRankTile; ++r) {
-        if (r < count) residuals[r * dim + lane] = s.rows[lane][r] - sums.of[r];
+        if (r < count) residuals[r * dim + column] = s.rows[column][r] - sums.of[r];
       }
     });
   }
 };
 
 // A tile of rows to be rebuilt: one's code and basis, or the row itself where it is kept full-rank.
+template <int kDim>
 struct RebuildShared {
-  alignas(16) LowRankTile codes;
+  alignas(16) LowRankRowsOf<kDim> codes;
   const uint8_t* code[kLowRankTile];
   const uint16_t* basis[kLowRankTile];  // nullptr: kept full-rank, or no row
   const uint8_t* full[kLowRankTile];
@@ -96,8 +108,8 @@ struct RebuildShared {
 };
 
 // `place` is row r's, or r is no row where `wanted` is false.
-SEINE_BODY inline void AimAt(const LowRankRows& rows, bool wanted, int64_t place, int32_t position, int r,
-                             RebuildShared* s) {
+template <typename Shared>
+SEINE_BODY void AimAt(const LowRankRows& rows, bool wanted, int64_t place, int32_t position, int r, Shared* s) {
   s->basis[r] = nullptr;
   s->full[r] = nullptr;
   if (!wanted) return;
@@ -114,8 +126,8 @@ SEINE_BODY inline void AimAt(const LowRankRows& rows, bool wanted, int64_t place
 }
 
 // The codes that AimAt has aimed at; zeros for other rows.
-template <typename Block>
-SEINE_BODY void LoadCodes(Block& block, RebuildShared& s, const LowRankRows& rows) {
+template <typename Block, int kDim>
+SEINE_BODY void LoadCodes(Block& block, RebuildShared<kDim>& s, const LowRankRows& rows) {
   const int rank = rows.rank;
   block.Lanes([&](int lane) {
     for (int i = lane; i < kLowRankTile * rank; i += kLowRankLanes) {
@@ -126,12 +138,11 @@ SEINE_BODY void LoadCodes(Block& block, RebuildShared& s, const LowRankRows& row
 }
 
 // Writes the rows that AimAt has aimed at to out(r) [head_dim]; out is read and written by this block alone.
-template <typename Block, typename Out>
-SEINE_BODY void RebuildTile(Block& block, RebuildShared& s, const LowRankRows& rows, Out out) {
+template <typename Block, int kDim, typename Out>
+SEINE_BODY void RebuildTile(Block& block, RebuildShared<kDim>& s, const LowRankRows& rows, Out out) {
   const int dim = rows.head_dim, rank = rows.rank;
   LoadCodes(block, s, rows);
-  block.Lanes([&](int lane) {
-    if (lane >= dim) return;
+  EachColumn<kDim>(block, dim, [&](int column) {
     TileSums sums = {};
     for (int first = 0, last; first < kLowRankTile; first = last) {  // rows of one basis together
       const uint16_t* basis = s.basis[first];
@@ -139,11 +150,11 @@ SEINE_BODY void RebuildTile(Block& block, RebuildShared& s, const LowRankRows& r
       if (basis == nullptr) continue;
       AddProducts(
           s.codes, rank, first, last,
-          [&](int k) { return HalfToFloat(Load<uint16_t>(basis + static_cast<int64_t>(k) * dim + lane)); }, &sums);
+          [&](int k) { return HalfToFloat(Load<uint16_t>(basis + static_cast<int64_t>(k) * dim + column)); }, &sums);
     }
     for (int r = 0; r < kLowRankTile; ++r) {
-      if (s.basis[r] != nullptr) out(r)[lane] = sums.of[r];
-      if (s.full[r] != nullptr) out(r)[lane] = WidenAt(s.full[r], rows.dtype, lane);
+      if (s.basis[r] != nullptr) out(r)[column] = sums.of[r];
+      if (s.full[r] != nullptr) out(r)[column] = WidenAt(s.full[r], rows.dtype, column);
     }
   });
   if (rows.rope.inv_freq == nullptr) return;
@@ -156,9 +167,10 @@ SEINE_BODY void RebuildTile(Block& block, RebuildShared& s, const LowRankRows& r
   });
 }
 
-// Grid: (blocks of kLowRankTile rows, items).
+// Grid: (blocks of kLowRankTile rows, items). Heads of up to kDim.
+template <int kDim>
 struct RebuildBody {
-  using Shared = RebuildShared;
+  using Shared = RebuildShared<kDim>;
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const RebuildArgs& args) {
     const RebuildItem& item = args.items[block.index().y];
@@ -178,11 +190,15 @@ struct RebuildBody {
 
 template <typename Run>
 void ForEachKernel(const ProjectArgs& args, Run run) {
-  run(ProjectBody(), BlockIndex{LowRankBlocks(args.most_rows), args.num_items}, Lanes<kLowRankLanes>());
+  const BlockIndex grid = {LowRankBlocks(args.most_rows), args.num_items};
+  if (args.most_dim > kNarrowHeadDim) return run(ProjectBody<kMaxHeadDim>(), grid, Lanes<kLowRankLanes>());
+  run(ProjectBody<kNarrowHeadDim>(), grid, Lanes<kLowRankLanes>());
 }
 template <typename Run>
 void ForEachKernel(const RebuildArgs& args, Run run) {
-  run(RebuildBody(), BlockIndex{LowRankBlocks(args.most_rows), args.num_items}, Lanes<kLowRankLanes>());
+  const BlockIndex grid = {LowRankBlocks(args.most_rows), args.num_items};
+  if (args.most_dim > kNarrowHeadDim) return run(RebuildBody<kMaxHeadDim>(), grid, Lanes<kLowRankLanes>());
+  run(RebuildBody<kNarrowHeadDim>(), grid, Lanes<kLowRankLanes>());
 }
 
 }  // namespace seine::cuda

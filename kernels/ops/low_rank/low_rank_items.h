@@ -24,7 +24,7 @@ struct ProjectItem {
 struct ProjectArgs {  // blocks of kLowRankTile rows, items
   const ProjectItem* items = nullptr;
   int32_t num_items = 0;
-  int32_t most_rows = 0;  // of an item
+  int32_t most_rows = 0, most_dim = 0;  // of an item
 };
 
 // low_rank.h, RebuildTask, likewise.
@@ -38,7 +38,7 @@ struct RebuildItem {
 struct RebuildArgs {  // blocks of kLowRankTile rows, items
   const RebuildItem* items = nullptr;
   int32_t num_items = 0;
-  int32_t most_rows = 0;  // of an item
+  int32_t most_rows = 0, most_dim = 0;  // of an item
 };
 
 }  // namespace seine::cuda

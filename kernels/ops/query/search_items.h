@@ -158,6 +158,7 @@ struct SearchArgs {
 struct SearchGrids {
   BlockIndex queries, scan, choose, sets, dots, rescore;
   bool low_rank = false;       // some item's keys are
+  bool wide = false;           // some item's heads are above kNarrowHeadDim
   uint32_t coarse_groups = 0;  // bit g: some item has coarse_bytes 4 g; one scan kernel each
 };
 

@@ -48,7 +48,8 @@ struct ScanShared {
 };
 template <int kGroups>
 using NibbleShared = ScanShared<kGroups * 4 * 256, kGroups <= 4 ? 512 : 256>;
-using TierShared = ScanShared<kMaxDeviceHeadDim / 8 * 256, 128>;
+template <int kDim>
+using TierShared = ScanShared<kDim / 8 * 256, 128>;
 
 // What one block scans.
 struct ScanRange {
@@ -368,9 +369,12 @@ struct NibbleScanBody {
   }
 };
 
-// The paper's tiers: 256-entry tables of four queries' weights, at most 6 * 32 in all, so that bytes never carry.
+// The paper's tiers: 256-entry tables of four queries' weights, of which 32 add up to 6 * 32 at most, so that bytes do
+// not carry. Rows of up to kDim coordinates.
+template <int kDim>
 struct TierScanBody {
-  using Shared = TierShared;
+  using Shared = TierShared<kDim>;
+  static constexpr int kGroups = 8;  // of four bytes, that are added up within a byte
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     ScanRange r;
@@ -383,13 +387,18 @@ struct TierScanBody {
       const uint32_t keys = r.num_windows * kWindowTokens;
       for (uint32_t key = lane; key < keys; key += kScanLanes) {
         const Window& w = s.windows[key / kWindowTokens];
-        uint32_t sums = 0;
-        for (int g = 0; g < bytes / 4; ++g) {
-          const uint32_t word = CoarseWord(w, bytes, key % kWindowTokens, g);
-          for (int b = 0; b < 4; ++b) sums += s.tables[(g * 4 + b) * 256 + (word >> (b * 8) & 255)];
+        uint32_t wide[2] = {0, 0};  // of queries 0 and 2, then 1 and 3
+        for (int first = 0; first < bytes / 4; first += kGroups) {
+          uint32_t sums = 0;
+          for (int g = first; g < Least(first + kGroups, bytes / 4); ++g) {
+            const uint32_t word = CoarseWord(w, bytes, key % kWindowTokens, g);
+            for (int b = 0; b < 4; ++b) sums += s.tables[(g * 4 + b) * 256 + (word >> (b * 8) & 255)];
+          }
+          wide[0] += sums & 0x00FF00FFu;
+          wide[1] += sums >> 8 & 0x00FF00FFu;
         }
         for (int query = 0; query < r.num_queries; ++query) {
-          const float score = static_cast<float>(sums >> (query * 8) & 255);
+          const float score = static_cast<float>((query % 2 == 0 ? wide[0] : wide[1]) >> (query / 2 * 16) & 0xFFFFu);
           if (!(score >= s.thresholds[query])) continue;
           Keep(block, s, r, query, block.AtomicAdd(&s.counts[query], 1u),
                {r.first_window * kWindowTokens + key, score});

@@ -10,9 +10,11 @@ namespace seine::cuda {
 
 inline constexpr int kSumLanes = 256;
 inline constexpr int kSumSlots = 4;
-// Groups that a block adds side by side, a lane a coordinate.
+inline constexpr int kSumShare = kMaxHeadDim / kSumLanes;  // coordinates of a lane, at most
+// Groups that a block adds side by side, a lane a coordinate; one, whose coordinates are more than the lanes.
 SEINE_HD constexpr int SumSlots(int head_dim) {
-  return kSumLanes / head_dim < kSumSlots ? kSumLanes / head_dim : kSumSlots;
+  const int fit = kSumLanes / head_dim;
+  return fit < 1 ? 1 : fit < kSumSlots ? fit : kSumSlots;
 }
 
 // score_keys.h, SumTask, with every pointer readable by the device. Keys may lie in page-locked host memory.

@@ -17,7 +17,8 @@ namespace seine::cuda {
 
 struct SumShared {
   // Rows lie two quads further apart than they are long, so that two that a warp reads at once meet no bank twice. At
-  // head_dim 64, whose four slots take the most: 128 rows of 8 + 2 quads in 16 bits, 64 of 16 + 2 in 32.
+  // head_dim 64, whose four slots take the most: 128 rows of 8 + 2 quads in 16 bits, 64 of 16 + 2 in 32. A wide head's
+  // slot has half as many rows as a narrow one's.
   Quad tile[1280];
   float squares[128][17];
   float scales[128];
@@ -31,23 +32,46 @@ struct SumBody {
   SEINE_BODY static void Run(Block& block, Shared& s, const SumArgs& args) {
     const SumItem& item = args.items[block.index().y];
     if (block.index().x * SumSlots(item.head_dim) >= item.groups) return;
+    if (item.head_dim > kNarrowHeadDim) return RunOf<true>(block, s, item);
+    RunOf<false>(block, s, item);
+  }
+
+ private:
+  template <bool kWide, typename Block>
+  SEINE_BODY static void RunOf(Block& block, SumShared& s, const SumItem& item) {
     switch (item.dtype) {
       case DType::kFloat32:
-        return Run<DType::kFloat32>(block, s, item);
+        return Run<DType::kFloat32, kWide>(block, s, item);
       case DType::kFloat16:
-        return Run<DType::kFloat16>(block, s, item);
+        return Run<DType::kFloat16, kWide>(block, s, item);
       case DType::kBFloat16:
-        return Run<DType::kBFloat16>(block, s, item);
+        return Run<DType::kBFloat16, kWide>(block, s, item);
       case DType::kQ8:
       case DType::kQ4:
         break;
     }
   }
 
- private:
   // Rows of a slot in a tile.
-  template <DType kType>
-  static constexpr int kRows = 64 / static_cast<int>(SizeOf(kType));
+  template <DType kType, bool kWide>
+  static constexpr int kRows = (kWide ? 32 : 64) / static_cast<int>(SizeOf(kType));
+
+  struct Sums {
+    double of[kSumShare];
+  };
+  // use(slot, j, i) for each coordinate j of a slot that is the lane's, its i-th.
+  template <bool kWide, typename Use>
+  SEINE_BODY static void EachOf(int dim, int slots, int lane, Use use) {
+    const int slot = lane / dim, j = lane - slot * dim;
+    if (slot >= slots) return;
+    use(slot, j, 0);
+    if constexpr (kWide) {
+      SEINE_UNROLL
+      for (int i = 1; i < kSumShare; ++i) {
+        if (j + i * kSumLanes < dim) use(slot, j + i * kSumLanes, i);
+      }
+    }
+  }
 
   template <DType kType>
   SEINE_BODY static int Quads(const SumItem& item) {
@@ -61,34 +85,36 @@ struct SumBody {
     return Widen<kType>(static_cast<uint16_t>(word >> (j % 2 * 16)));
   }
 
-  template <DType kType, typename Block>
+  template <DType kType, bool kWide, typename Block>
   SEINE_BODY static void Run(Block& block, SumShared& s, const SumItem& item) {
     const int dim = item.head_dim, slots = SumSlots(dim), stride = Quads<kType>(item) + 2;
     const int first_group = block.index().x * slots;
-    typename Block::template Local<double> sums(block);
+    constexpr int kHeld = kRows<kType, kWide>;
+    typename Block::template Local<Sums> sums(block);
     block.Lanes([&](int lane) {
-      sums[lane] = 0;
+      sums[lane] = {};
       if (lane < slots) PlaceGroup(item, first_group + lane, &s.begin[lane], &s.count[lane]);
     });
-    for (int first = 0; first < item.longest; first += kRows<kType>) {
-      block.Lanes([&](int lane) { LoadRows<kType>(item, first, lane, &s); });
-      if (item.unit) FindScales<kType>(block, s, item, first);
+    for (int first = 0; first < item.longest; first += kHeld) {
+      block.Lanes([&](int lane) { LoadRows<kType, kWide>(item, first, lane, &s); });
+      if (item.unit) FindScales<kType, kWide>(block, s, item, first);
       block.Lanes([&](int lane) {
-        const int slot = lane / dim, j = lane - slot * dim;
-        if (slot >= slots) return;
-        const int begin = slot * kRows<kType>, count = Least(kRows<kType>, s.count[slot] - first);
-        double sum = sums[lane];
-        for (int r = begin; r < begin + count; ++r) {
-          const float x = At<kType>(s.tile + r * stride, j);
-          sum += static_cast<double>(item.unit ? x * s.scales[r] : x);
-        }
-        sums[lane] = sum;
+        EachOf<kWide>(dim, slots, lane, [&](int slot, int j, int i) {
+          const int begin = slot * kHeld, count = Least(kHeld, s.count[slot] - first);
+          double sum = sums[lane].of[i];
+          for (int r = begin; r < begin + count; ++r) {
+            const float x = At<kType>(s.tile + r * stride, j);
+            sum += static_cast<double>(item.unit ? x * s.scales[r] : x);
+          }
+          sums[lane].of[i] = sum;
+        });
       });
     }
     block.Lanes([&](int lane) {
-      const int slot = lane / dim, group = first_group + slot;
-      if (slot >= slots || group >= item.groups) return;
-      item.partial[static_cast<int64_t>(group) * dim + (lane - slot * dim)] = sums[lane];
+      EachOf<kWide>(dim, slots, lane, [&](int slot, int j, int i) {
+        const int group = first_group + slot;
+        if (group < item.groups) item.partial[static_cast<int64_t>(group) * dim + j] = sums[lane].of[i];
+      });
     });
   }
 
@@ -98,11 +124,12 @@ struct SumBody {
     *count = there ? item.key_begins[group + 1] - *begin : 0;
   }
 
-  template <DType kType>
+  template <DType kType, bool kWide>
   SEINE_BODY static void LoadRows(const SumItem& item, int first, int lane, SumShared* s) {
     const int quads = Quads<kType>(item), slots = SumSlots(item.head_dim);
-    for (int r = lane / 16; r < slots * kRows<kType>; r += kSumLanes / 16) {
-      const int slot = r / kRows<kType>, i = first + r % kRows<kType>;
+    constexpr int kHeld = kRows<kType, kWide>;
+    for (int r = lane / 16; r < slots * kHeld; r += kSumLanes / 16) {
+      const int slot = r / kHeld, i = first + r % kHeld;
       if (i >= s->count[slot]) continue;
       const int key = s->begin[slot] + i, chunk = key / item.chunk_tokens;
       const uint8_t* row = item.chunks[chunk] + static_cast<int64_t>(key - chunk * item.chunk_tokens) * quads * 16;
@@ -111,10 +138,11 @@ struct SumBody {
   }
 
   // 1 / |k| of the tile's rows.
-  template <DType kType, typename Block>
+  template <DType kType, bool kWide, typename Block>
   SEINE_BODY static void FindScales(Block& block, SumShared& s, const SumItem& item, int first) {
-    const int rows = SumSlots(item.head_dim) * kRows<kType>, stride = Quads<kType>(item) + 2;
-    const auto held = [&](int r) { return first + r % kRows<kType> < s.count[r / kRows<kType>]; };
+    constexpr int kHeld = kRows<kType, kWide>;
+    const int rows = SumSlots(item.head_dim) * kHeld, stride = Quads<kType>(item) + 2;
+    const auto held = [&](int r) { return first + r % kHeld < s.count[r / kHeld]; };
     block.Lanes([&](int lane) {
       for (int r = lane / 16; r < rows; r += kSumLanes / 16) {
         if (!held(r)) continue;
@@ -145,17 +173,18 @@ struct FoldBody {
     if (window >= item.windows) return;
     const int first = item.group_begins[window], groups = item.group_begins[window + 1] - first;
     block.Lanes([&](int lane) {
-      if (lane >= dim) return;
-      const double* partial = item.partial + static_cast<int64_t>(first) * dim + lane;
-      double sum = 0;
-      int g = 0;
-      for (; g + kAhead <= groups; g += kAhead) {
-        double ahead[kAhead];
-        for (int i = 0; i < kAhead; ++i) ahead[i] = partial[static_cast<int64_t>(g + i) * dim];
-        for (int i = 0; i < kAhead; ++i) sum += ahead[i];
+      SEINE_ROLLED for (int j = lane; j < dim; j += kSumLanes) {
+        const double* partial = item.partial + static_cast<int64_t>(first) * dim + j;
+        double sum = 0;
+        int g = 0;
+        for (; g + kAhead <= groups; g += kAhead) {
+          double ahead[kAhead];
+          for (int i = 0; i < kAhead; ++i) ahead[i] = partial[static_cast<int64_t>(g + i) * dim];
+          for (int i = 0; i < kAhead; ++i) sum += ahead[i];
+        }
+        for (; g < groups; ++g) sum += partial[static_cast<int64_t>(g) * dim];
+        item.sums[static_cast<int64_t>(window) * dim + j] = sum;
       }
-      for (; g < groups; ++g) sum += partial[static_cast<int64_t>(g) * dim];
-      item.sums[static_cast<int64_t>(window) * dim + lane] = sum;
     });
   }
 };

@@ -20,17 +20,20 @@ inline constexpr int kDotLanes = 256;
 inline constexpr int kDotRows = kDotLanes / 16;  // a half-warp a row
 inline constexpr int kDotQueries = 4;            // at a time
 
+// Rows of up to kDim numbers.
+template <int kDim>
 struct DotShared {
   bool wanted[kDotRows];
   const uint8_t* rows[kDotRows];  // nullptr: not wanted, or rebuilt
   DType types[kDotRows];
-  float values[kDotRows][kMaxDeviceHeadDim];
+  float values[kDotRows][kDim];
   float lanes[kDotQueries][kDotRows][17];  // a column more, so that the tree's readers meet no bank twice
 };
 
-struct LowRankDotShared : DotShared {
-  RebuildShared rebuild;
-  float projected[kDotQueries][kMaxDeviceHeadDim];  // U^T q
+template <int kDim>
+struct LowRankDotShared : DotShared<kDim> {
+  RebuildShared<kDim> rebuild;
+  float projected[kDotQueries][kDim];  // U^T q
 };
 static_assert(kDotRows == kLowRankTile && kDotLanes == kLowRankLanes);
 
@@ -76,8 +79,8 @@ SEINE_BODY inline int32_t PositionOf(const SearchItem& item, int64_t place) {
 
 // store(i, row, sum of product(i, row, j) over j < depth) for `count` queries i and the rows wanted: in 16 lanes and
 // one tree, as on the CPU.
-template <typename Block, typename Wanted, typename Product, typename Store>
-SEINE_BODY void SumRows(Block& block, DotShared& s, int count, int depth, Wanted wanted, Product product, Store store) {
+template <typename Block, typename Shared, typename Wanted, typename Product, typename Store>
+SEINE_BODY void SumRows(Block& block, Shared& s, int count, int depth, Wanted wanted, Product product, Store store) {
   block.Lanes([&](int lane) {
     const int row = lane / 16, l = lane % 16;
     if (!wanted(row)) return;
@@ -100,8 +103,8 @@ SEINE_BODY void SumRows(Block& block, DotShared& s, int count, int depth, Wanted
 
 // Makes ready what AimAt has aimed at: rows, in s.values, of those that turn or are kept full-rank, and codes of the
 // others, which keep their basis.
-template <typename Block>
-SEINE_BODY void LoadLowRank(Block& block, LowRankDotShared& s, const LowRankRows& rows) {
+template <typename Block, typename Shared>
+SEINE_BODY void LoadLowRank(Block& block, Shared& s, const LowRankRows& rows) {
   if (rows.rope.inv_freq != nullptr) {
     RebuildTile(block, s.rebuild, rows, [&](int r) { return s.values[r]; });
     block.Lanes([&](int lane) {
@@ -119,7 +122,8 @@ SEINE_BODY void LoadLowRank(Block& block, LowRankDotShared& s, const LowRankRows
 }
 
 // The basis that row r waits for, if none before it does.
-SEINE_BODY inline const uint16_t* FreshBasis(const LowRankDotShared& s, int r) {
+template <typename Shared>
+SEINE_BODY const uint16_t* FreshBasis(const Shared& s, int r) {
   const uint16_t* basis = s.rebuild.basis[r];
   for (int before = 0; before < r; ++before) {
     if (s.rebuild.basis[before] == basis) return nullptr;
@@ -128,9 +132,8 @@ SEINE_BODY inline const uint16_t* FreshBasis(const LowRankDotShared& s, int r) {
 }
 
 // store(i, row, <query i, row>) for rows that are codes, basis by basis; query(i) is a pointer.
-template <typename Block, typename Query, typename Store>
-SEINE_BODY void DotCodes(Block& block, LowRankDotShared& s, const LowRankRows& rows, int count, Query query,
-                         Store store) {
+template <typename Block, typename Shared, typename Query, typename Store>
+SEINE_BODY void DotCodes(Block& block, Shared& s, const LowRankRows& rows, int count, Query query, Store store) {
   for (int r = 0; r < kDotRows; ++r) {
     const uint16_t* basis = FreshBasis(s, r);
     if (basis == nullptr) continue;
@@ -149,10 +152,10 @@ SEINE_BODY void DotCodes(Block& block, LowRankDotShared& s, const LowRankRows& r
   }
 }
 
-// Grid: (blocks of 16 rows, sets). kLowRank: for batches of which some item keeps keys low-rank.
-template <bool kLowRank>
+// Grid: (blocks of 16 rows, sets). Heads of up to kDim; kLowRank: for batches of which some item keeps keys low-rank.
+template <int kDim, bool kLowRank>
 struct DotBody {
-  using Shared = std::conditional_t<kLowRank, LowRankDotShared, DotShared>;
+  using Shared = std::conditional_t<kLowRank, LowRankDotShared<kDim>, DotShared<kDim>>;
   template <typename Block>
   SEINE_BODY static void Run(Block& block, Shared& s, const SearchArgs& args) {
     const SetPlan& set = args.sets[block.index().y];

@@ -25,19 +25,20 @@ SEINE_BODY void BeginRerank(Block& block, RerankShared& s, const SearchItem& ite
   });
 }
 
-// Codec::Rerank: out[i] = estimate of keys[i], times `scale`, for i in [first, end). Lanes beyond kRerankLanes rest.
+// Codec::Rerank: out[i] = estimate of keys[i], times `scale`, for i in [first, end). Lanes beyond RerankColumns rest.
 template <typename Block>
 SEINE_BODY void EstimateKeys(Block& block, RerankShared& s, const SearchItem& item, const QueryPlan& q,
                              const uint32_t* keys, uint32_t first, uint32_t end, float scale, float* out) {
   VisitCodec(item.codec->kind, [&](auto search) {
     using Search = decltype(search);
     const float unit = Search::FineUnit(*item.codec, *q.state), coarse_step = q.state->coarse_step;
+    const int columns = RerankColumns(item.layout);
     block.Lanes([&](int lane) {
-      if (lane >= kRerankLanes) return;
-      uint32_t* words = &s.words[0][lane];
-      const Code code = {words};
-      for (uint32_t i = first + lane; i < end; i += kRerankLanes) {
-        const uint32_t key = keys[i], base = LoadCode(item, key, words);
+      if (lane >= columns) return;
+      uint32_t* words = s.words + lane;
+      const Code code = {words, columns};
+      for (uint32_t i = first + lane; i < end; i += columns) {
+        const uint32_t key = keys[i], base = LoadCode(item, key, words, columns);
         const float fine = Search::FineSum(s, item.layout, code, base);
         out[i] = (q.bases[key / kWindowTokens] * coarse_step + fine * unit) * scale;
       }

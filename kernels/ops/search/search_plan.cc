@@ -128,7 +128,10 @@ void SearchPlan::SizeGrids() {
     grids_.scan.x = std::max(grids_.scan.x, Blocks(item.num_keys, kScanWindows * kWindowTokens) * quads);
     grids_.choose.x = std::max(grids_.choose.x, item.splits * item.group);
     grids_.low_rank = grids_.low_rank || item.low_rank.num_runs > 0;
-    grids_.coarse_groups |= 1u << item.layout.coarse_bytes / 4;
+    grids_.wide = grids_.wide || item.layout.head_dim > kNarrowHeadDim;
+    const int groups = item.layout.coarse_bytes / 4;
+    assert(groups <= kNarrowHeadDim / 32 || groups == kMaxHeadDim / 32);  // widths that a scan is compiled for
+    grids_.coarse_groups |= 1u << groups;
   }
   for (const SetPlan& set : sets_) {
     const SearchItem& item = items_[set.item];

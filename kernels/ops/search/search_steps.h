@@ -13,13 +13,25 @@
 
 namespace seine::cuda {
 
-inline constexpr int kMaxCoarseGroups = kMaxDeviceHeadDim / 32;  // coarse_bytes / 4: at most a bit a coordinate
+// coarse_bytes / 4: at most a bit a coordinate. Of the heads above kNarrowHeadDim, which are of 512, rsq's are the most
+// there are; the balanced code scans as many as of narrow ones.
+inline constexpr int kNarrowGroups = kNarrowHeadDim / 32, kMostGroups = kMaxHeadDim / 32;
 
 // One scan kernel for each width of a code row in the batch.
 template <int kGroups, typename Run>
 void RunScans(const SearchGrids& grids, Run& run) {
   if (grids.coarse_groups >> kGroups & 1) run(NibbleScanBody<kGroups>(), grids.scan, Lanes<kScanLanes>());
-  if constexpr (kGroups < kMaxCoarseGroups) RunScans<kGroups + 1>(grids, run);
+  if constexpr (kGroups < kNarrowGroups) RunScans<kGroups + 1>(grids, run);
+  if constexpr (kGroups == kNarrowGroups) RunScans<kMostGroups>(grids, run);
+}
+
+template <int kDim, typename Run>
+void RunDots(const SearchGrids& grids, Run& run) {
+  if (grids.low_rank) {
+    run(DotBody<kDim, true>(), grids.dots, Lanes<kDotLanes>());
+  } else {
+    run(DotBody<kDim, false>(), grids.dots, Lanes<kDotLanes>());
+  }
 }
 
 template <typename Run>
@@ -29,17 +41,21 @@ void ForEachKernel(const SearchLaunch& launch, Run run) {
   if (plan.params().method == Method::kIndex) {
     run(PrepareBody(), grids.queries, Lanes<kPrepareLanes>());
     if (plan.params().coarse == Coarse::kCollision) {
-      run(TierScanBody(), grids.scan, Lanes<kScanLanes>());
+      if (grids.wide) {
+        run(TierScanBody<kMaxHeadDim>(), grids.scan, Lanes<kScanLanes>());
+      } else {
+        run(TierScanBody<kNarrowHeadDim>(), grids.scan, Lanes<kScanLanes>());
+      }
     } else {
       RunScans<1>(grids, run);
     }
     run(ChooseBody(), grids.choose, Lanes<kChooseLanes>());
     run(RescoreBody(), grids.rescore, Lanes<kRerankLanes>());
   }
-  if (grids.low_rank) {
-    run(DotBody<true>(), grids.dots, Lanes<kDotLanes>());
+  if (grids.wide) {
+    RunDots<kMaxHeadDim>(grids, run);
   } else {
-    run(DotBody<false>(), grids.dots, Lanes<kDotLanes>());
+    RunDots<kNarrowHeadDim>(grids, run);
   }
   run(CombineBody(), grids.sets, Lanes<kCombineLanes>());
 }

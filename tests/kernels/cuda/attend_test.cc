@@ -160,8 +160,7 @@ void ExpectNear(const Answer& got, const Answer& want, double within = 1e-5) {
 class RandomCase {
  public:
   RandomCase(Backend* backend, uint32_t seed) : random_(seed) {
-    constexpr int kDims[] = {64, 80, 96, 128, 192, 256};
-    dim_ = kDims[Draw(6)];
+    dim_ = kHeadDims[Draw(static_cast<int>(std::size(kHeadDims)))];
     task.group = 1 + Draw(16);
     task.scale = (.2f + .1f * static_cast<float>(Draw(10))) / std::sqrt(static_cast<float>(dim_));
     if (Draw(2) == 0) task.softcap = .3f + static_cast<float>(Draw(40));
@@ -372,7 +371,7 @@ TEST(CudaAttend, LogitsFarApart) {
 
 // Every row and window is some block's, once, however many there are.
 TEST(CudaAttend, SplitsCoverEverything) {
-  for (const int dim : {64, 128, 256}) {
+  for (const int dim : {64, 128, 256, 512}) {
     for (const int group : {1, 4, 8, 9, 32}) {
       for (const int num_sets : {0, 1, group}) {
         for (const int count : {0, 1, 63, 64, 65, 4095, 100000, 1 << 20}) {

@@ -131,7 +131,7 @@ TEST_P(EncodeTest, ZeroWindowsEqualTheCpu) {
   ExpectSameCodes(*MakeBalancedCodec(RandomBalanced(dim, dim, false)), zeros, DType::kFloat16);
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDims, EncodeTest, ::testing::ValuesIn(kDeviceHeadDims));
+INSTANTIATE_TEST_SUITE_P(HeadDims, EncodeTest, ::testing::ValuesIn(kTestHeadDims));
 
 // The largest sums that the fixed point allows: a row along a column, at the ends of 16 bits.
 TEST(EncodeBalancedProduct, WholeRangeOfTheFixedPoint) {

@@ -65,7 +65,7 @@ TEST(CudaEvict, ScoresAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
-    for (const int dim : kDeviceHeadDims) {
+    for (const int dim : kTestHeadDims) {
       for (const DType dtype : DTypesOf(dim)) {
         for (const KeyScore kind : kEveryKeyScore) {
           for (const int64_t window : {0, 64, 77}) {
@@ -110,7 +110,7 @@ TEST(CudaEvict, SumsAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
-    for (const int dim : kDeviceHeadDims) {
+    for (const int dim : kTestHeadDims) {
       for (const DType dtype : DTypesOf(dim)) {
         for (const bool unit : {false, true}) {
           for (const int64_t window : {0, 50, 256, 400, 601}) {

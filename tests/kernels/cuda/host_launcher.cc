@@ -23,6 +23,7 @@ void Run(const Args& work, uint64_t seed) {
   ForEachKernel(work, [&](auto body, BlockIndex grid, int lanes) {
     using Body = decltype(body);
     using Shared = typename Body::Shared;
+    static_assert(sizeof(Shared) <= kMostSharedBytes);
     if (!FitsGrid(grid)) {
       fprintf(stderr, "a grid of %d by %d blocks does not fit a device\n", grid.x, grid.y);
       abort();

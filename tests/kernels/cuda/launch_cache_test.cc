@@ -234,11 +234,12 @@ TEST(LaunchKey, DiffersWithEveryField) {
     changed([&](Search* s) { (s->grids.*grid).y = 7; });
   }
   changed([](Search* s) { s->grids.low_rank = true; });
+  changed([](Search* s) { s->grids.wide = true; });
   changed([](Search* s) { s->grids.coarse_groups = 2; });
   changed([&](Search* s) { s->args.items = &item; });
   changed([&](Search* s) { s->args.queries = &query; });
   changed([&](Search* s) { s->args.sets = &set; });
-  EXPECT_EQ(keys.size(), 1 + 2 * 14 + 6 * 2 + 2 + 3u);
+  EXPECT_EQ(keys.size(), 1 + 2 * 14 + 6 * 2 + 3 + 3u);
   for (size_t i = 0; i < keys.size(); ++i) {
     for (size_t j = 0; j < keys.size(); ++j) EXPECT_EQ(keys[i] == keys[j], i == j) << i << " and " << j;
   }

@@ -58,7 +58,7 @@ TEST(CudaLowRank, ProjectionsAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
-    for (const int dim : kDeviceHeadDims) {
+    for (const int dim : kTestHeadDims) {
       for (const DType dtype : kDTypes) {
         const Projections want(cpu.get(), dim, dtype), got(gpu.get(), dim, dtype);
         ASSERT_EQ(want.outcome, Outcome::kDone);
@@ -100,7 +100,7 @@ TEST(CudaLowRank, RebuiltRowsAreTheCpus) {
   auto control = std::make_shared<HostDeviceControl>();
   {
     const auto cpu = MakeCpuBackend(1), gpu = cuda::BackendOn(control);
-    for (const int dim : kDeviceHeadDims) {
+    for (const int dim : kTestHeadDims) {
       for (const int rank : {1, 33, dim}) {
         for (const DType dtype : DTypesOf(dim)) {
           for (const int turns : {0, 1, 2}) {

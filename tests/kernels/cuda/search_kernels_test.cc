@@ -143,8 +143,9 @@ std::shared_ptr<const Codec> Balanced(int dim, uint64_t seed) {
 }
 
 TEST(SearchKernels, EveryHeadDimAndCodec) {
-  for (const int dim : kDeviceHeadDims) {
-    for (const auto& codec : {Rsq(dim), Balanced(dim == 256 ? 128 : dim, 5)}) {
+  for (const int dim : kTestHeadDims) {
+    const auto wide = [&] { return MakeBalancedCodec(RandomBalanced(dim, 5, true)); };
+    for (const auto& codec : {Rsq(dim), dim < 256 ? Balanced(dim, 5) : wide()}) {
       const int d = codec->layout().head_dim;
       const Zone zone(Keys(4480, d, 3), d, codec);
       const std::vector<float> queries = Gaussian(4 * d, 9);
@@ -187,7 +188,7 @@ TEST(SearchKernels, EveryScopeReductionAndStore) {
 }
 
 TEST(SearchKernels, CollisionAndEveryCentre) {
-  for (const int dim : {64, 80, 256}) {
+  for (const int dim : {64, 80, 256, 512}) {
     for (const Centre centre : {Centre::kNone, Centre::kGlobal, Centre::kWindow}) {
       for (const Coarse coarse : {Coarse::kSignIp, Coarse::kCollision}) {
         const Zone zone(Keys(3072, dim, 3), dim, Rsq(dim, centre, 128));
