@@ -143,6 +143,19 @@ class CudaDevice final : public Device {
   std::atomic<int64_t> failed_graphs_{0};
 };
 
+// A machine without a driver counts as one whose driver is too old: the runtime has one error for both.
+std::string WhyNone(cudaError_t error) {
+  int driver = 0;
+  if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess) {
+    return cudaGetErrorString(error);
+  }
+  if (driver == 0) return "there is no NVIDIA driver";
+  const auto text = [](int version) {
+    return std::to_string(version / 1000) + "." + std::to_string(version % 100 / 10);
+  };
+  return "the NVIDIA driver is of CUDA " + text(driver) + ", and this build of " + text(CUDART_VERSION);
+}
+
 }  // namespace
 
 bool HasCuda() { return true; }
@@ -159,7 +172,7 @@ std::unique_ptr<Device> OpenDevice(std::string* why, int ordinal) {
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, ordinal);
   if (error != cudaSuccess) {
     cudaGetLastError();
-    *why = "no CUDA device of ordinal " + std::to_string(ordinal) + ": " + cudaGetErrorString(error);
+    *why = "no CUDA device of ordinal " + std::to_string(ordinal) + ": " + WhyNone(error);
     return nullptr;
   }
   if (properties.major < kOldestMajor) {
