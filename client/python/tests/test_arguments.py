@@ -8,14 +8,12 @@ import socket
 import subprocess
 import sys
 import typing
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import seine_kv
-from seine_kv import client as client_module
 from seine_kv import messages
 from seine_kv.address import default_address
 from seine_kv.messages import Append, Attention, Item, SeineError, Sequence, StepError
@@ -390,24 +388,3 @@ def test_a_sequence_can_be_named(client, chat):
     assert client.get_sequence(Sequence("words", "chat")).layer_tokens == [TOKENS]
 
 
-@pytest.mark.parametrize("why", ["no CUDA device of ordinal 0: no driver", ""])
-def test_it_is_warned_of_where_auto_has_not_taken_the_device(monkeypatch, why):
-    class Connection:
-        """Of a package with CUDA; the warning is the client's."""
-
-        @staticmethod
-        def in_process(*_):
-            return Connection()
-
-        def device_copies(self):
-            return None
-
-        def why_cpu(self):
-            return why
-
-    monkeypatch.setattr(client_module.native, "Connection", Connection)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        client_module.Client.in_process()
-    said = [f"the index searches on the CPU, and not by CUDA: {why}"] if why else []
-    assert [str(warning.message) for warning in caught] == said

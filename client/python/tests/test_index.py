@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import seine_kv as seine
+from seine_kv import client as client_module
 from seine_kv.messages import Attention, SeineError, StepError
 from seine_kv.tensor_file import read_tensors
 
@@ -396,3 +398,26 @@ def test_a_damaged_snapshot_is_refused_and_makes_no_sequence(data, tmp_path, dam
         assert index.sequences() == []
         file.write_bytes(whole)
         assert len(index.restore(file)[0]) == TOKENS
+
+
+@pytest.mark.parametrize("why", ["no CUDA device of ordinal 0: no driver", ""])
+def test_it_is_warned_of_where_auto_has_not_taken_the_device(monkeypatch, why):
+    class Connection:
+        """Of a package with CUDA; the warning is the client's."""
+
+        @staticmethod
+        def in_process(*_):
+            return Connection()
+
+        def device_copies(self):
+            return None
+
+        def why_cpu(self):
+            return why
+
+    monkeypatch.setattr(client_module.native, "Connection", Connection)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        client_module.Client.in_process()
+    said = [f"the index searches on the CPU, and not by CUDA: {why}"] if why else []
+    assert [str(warning.message) for warning in caught] == said
