@@ -6,17 +6,43 @@
 #include <cstdint>
 
 #include "kernels/cuda/block.h"
+#include "kernels/cuda/load.h"
 #include "kernels/math.h"
 #include "kernels/ops/attend/attend_part_cuda.h"
 
 namespace seine::cuda {
 
 struct MergeShared {
+  Quad sums[kAttendLanes];  // of a lane's splits
   float weights[kMostSplitsOfHead];
   float most[kAttendWarps], total[kAttendWarps];
 };
 
-// Grid: (group, items).
+// Weighted sums of splits [begin, end), of the four entries that lie at `sums` in the first split, `stride` in each.
+SEINE_BODY inline Quad SumSplits(const float* sums, int stride, const float* weights, int begin, int end) {
+  constexpr int kAhead = 8;
+  float of[4] = {0, 0, 0, 0};
+  for (int i = begin; i < end; i += kAhead) {
+    Quad ahead[kAhead];
+    SEINE_UNROLL
+    for (int a = 0; a < kAhead; ++a) {
+      const bool any = i + a < end && weights[i + a] > 0;  // else nothing was written
+      ahead[a] = any ? *reinterpret_cast<const Quad*>(sums + static_cast<int64_t>(i + a) * stride) : Quad{};
+    }
+    SEINE_UNROLL
+    for (int a = 0; a < kAhead; ++a) {
+      const float weight = i + a < end ? weights[i + a] : 0.0f;
+      SEINE_UNROLL
+      for (int k = 0; k < 4; ++k) of[k] = of[k] + BitsFloat(ahead[a].word[k]) * weight;
+    }
+  }
+  Quad sum;
+  SEINE_UNROLL
+  for (int k = 0; k < 4; ++k) sum.word[k] = FloatBits(of[k]);
+  return sum;
+}
+
+// Grid: (group, items). A lane takes four entries of a part of the splits.
 struct MergeBody {
   using Shared = MergeShared;
   template <typename Block>
@@ -26,15 +52,15 @@ struct MergeBody {
     if (g >= item.group) return;
     const AttendStats* stats = item.stats + static_cast<int64_t>(g) * splits;
     const float* sums = item.sums + static_cast<int64_t>(g) * splits * dim;
-    typename Block::template Local<FloatsOf<1>> part(block);
+    typename Block::template Local<FloatsOf<1>> mine(block);
     block.Lanes([&](int lane) {
       float most = -INFINITY;
       for (int i = lane; i < splits; i += kAttendLanes) most = Most(most, stats[i].most);
-      part[lane].of[0] = most;
+      mine[lane].of[0] = most;
     });
-    block.template Butterfly<kWarp>(part, 1, MostOf());
+    block.template Butterfly<kWarp>(mine, 1, MostOf());
     block.Lanes([&](int lane) {
-      if (lane % kWarp == 0) s.most[lane / kWarp] = part[lane].of[0];
+      if (lane % kWarp == 0) s.most[lane / kWarp] = mine[lane].of[0];
     });
     const auto largest = [&] {
       float most = s.most[0];
@@ -49,30 +75,26 @@ struct MergeBody {
         s.weights[i] = weight;
         total = total + weight * stats[i].total;  // NaN stays, whatever the weight
       }
-      part[lane].of[0] = total;
+      mine[lane].of[0] = total;
     });
-    block.template Butterfly<kWarp>(part, 1, SumOf());
+    block.template Butterfly<kWarp>(mine, 1, SumOf());
     block.Lanes([&](int lane) {
-      if (lane % kWarp == 0) s.total[lane / kWarp] = part[lane].of[0];
+      if (lane % kWarp == 0) s.total[lane / kWarp] = mine[lane].of[0];
+    });
+    const int quads = dim / 4, parts = kAttendLanes / quads, each = (splits + parts - 1) / parts;
+    block.Lanes([&](int lane) {
+      const int at = lane % quads, part = lane / quads;
+      if (part >= parts) return;
+      s.sums[lane] = SumSplits(sums + at * 4, dim, s.weights, part * each, Least(splits, (part + 1) * each));
     });
     block.Lanes([&](int lane) {
       float total = 0;
       for (int w = 0; w < kAttendWarps; ++w) total = total + s.total[w];
       const float share = total == 0 ? 0.0f : 1.0f / total;
       if (lane == 0) item.log_sum_exp[g] = total > 0 ? largest() + LogPositive(total) : total == 0 ? -INFINITY : total;
-      constexpr int kAhead = 8;
       SEINE_ROLLED for (int j = lane; j < dim; j += kAttendLanes) {
         float sum = 0;
-        for (int i = 0; i < splits; i += kAhead) {
-          float ahead[kAhead];
-          SEINE_UNROLL
-          for (int a = 0; a < kAhead; ++a) {
-            const bool any = i + a < splits && s.weights[i + a] > 0;
-            ahead[a] = any ? sums[static_cast<int64_t>(i + a) * dim + j] * s.weights[i + a] : 0.0f;
-          }
-          SEINE_UNROLL
-          for (int a = 0; a < kAhead; ++a) sum = sum + ahead[a];
-        }
+        for (int part = 0; part < parts; ++part) sum = sum + BitsFloat(s.sums[part * quads + j / 4].word[j % 4]);
         item.output[g * dim + j] = sum * share;
       }
     });
