@@ -55,11 +55,12 @@ def hits(engine):
 
 def samples(engine):
     """Several answers of one prompt share its blocks, and write on in blocks of their own."""
-    answers = []
+    answers, prompt = [], engine.tokens(700, 3000)
     for on in (False, True):
         engine.seine(on)
+        ask(engine, [prompt], 1)  # the rest of it fits a step: vLLM cannot sample behind a chunk by a seed on a CPU
         sampling = SamplingParams(temperature=0.8, n=4, seed=7, max_tokens=24, ignore_eos=True)
-        found = engine.llm.generate([{"prompt_token_ids": engine.tokens(700, 3000)}], sampling, use_tqdm=False)
+        found = engine.llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
         answers.append([output.token_ids for output in found[0].outputs])
     alike = sum(tuple(one) == tuple(other) for one, other in zip(*answers))
     return [] if alike >= 3 else [f"{4 - alike} of 4 sampled answers differ"]  # a random number may lie between two sums
@@ -71,15 +72,15 @@ def weights(engine):
     prompt = engine.tokens(900, 5000)
     engine.seine(True)
     before = ask(engine, [prompt])
-    changed = model.model.layers[3].self_attn.qkv_proj.weight.data
-    changed.mul_(1.2)
+    changed = model.model.layers[3].input_layernorm.weight.data  # vLLM has products' weights packed elsewhere
+    changed.mul_(4)
     try:
         engine.llm.reset_prefix_cache()
         ours = ask(engine, [prompt])
         engine.seine(False)
         plain = ask(engine, [prompt])
     finally:
-        changed.div_(1.2)
+        changed.div_(4)
     wrong = faults("behind new weights", plain, ours)
     if before[0].token_ids == ours[0].token_ids:
         wrong.append("the new weights changed no token: this text proves nothing")
