@@ -79,6 +79,28 @@ HWY_INLINE void AddValues(const float* values, int dim, const float* weights, fl
   }
 }
 
+// Logits, times `unit` in powers of two, become weights under each row's maximum. `words`: what each lane sees;
+// nullptr: everything.
+template <int kOf>
+HWY_INLINE void Weigh(const uint32_t (*words)[2][kStripRows], float unit, float* logits, float* most, float* total,
+                      float* sums, int dim) {
+  const DF d;
+  const VF units = hn::Set(d, unit);
+  if (words != nullptr) Hide<kOf>(*words, unit, logits);
+  for (int v = 0; v < kOf; ++v) {
+    float* at = logits + v * kLanes;
+    const VF now = Raise(at, units, most + v * kLanes, total + v * kLanes,
+                         sums == nullptr ? nullptr : sums + v * kLanes, dim, [] {});
+    VF sum = hn::Load(d, total + v * kLanes);
+    for (int key = 0; key < kTileKeys; ++key) {
+      const VF weight = Exp2(hn::MulSub(hn::Load(d, at + key * kStripRows), units, now));
+      hn::Store(weight, d, at + key * kStripRows);
+      sum = hn::Add(sum, weight);
+    }
+    hn::Store(sum, d, total + v * kLanes);
+  }
+}
+
 // Queries times the scale, in powers of two, rows in lanes. Lanes without a row have zeros, as the workspace has.
 void PackQueries(const BlockTask& task, Workspace* w) {
   const DF d;
@@ -102,7 +124,7 @@ void AttendStrip(const Sight& sight, int dim, float cap, const Workspace& w, int
   const size_t at = static_cast<size_t>(s) * kStripRows;
   Logits<kOf>(w.keys, dim, w.queries + at * dim, w.logits);
   if (cap > 0) Cap<kOf>(cap, w.logits);
-  Weigh<kOf>(sight.all ? nullptr : sight.words, 1.0f, w.logits, w.most + at, w.total + at, w.sums + at * dim, dim);
+  Weigh<kOf>(sight.all ? nullptr : &sight.words, 1.0f, w.logits, w.most + at, w.total + at, w.sums + at * dim, dim);
   AddValues<kOf>(w.values, dim, w.logits, w.sums + at * dim);
 }
 
@@ -134,7 +156,7 @@ void WeighStrip(const Sight& sight, int dim, float cap, const Workspace& w, int 
   const size_t at = static_cast<size_t>(s) * kStripRows;
   Logits<kOf>(w.keys, dim, w.queries + at * dim, w.logits);
   if (cap > 0) Cap<kOf>(cap, w.logits);
-  Weigh<kOf>(sight.all ? nullptr : sight.words, 1.0f, w.logits, w.most + at, w.total + at, nullptr, dim);
+  Weigh<kOf>(sight.all ? nullptr : &sight.words, 1.0f, w.logits, w.most + at, w.total + at, nullptr, dim);
   for (int run = 0; run < kTileRuns; ++run) {
     for (int v = 0; v < kOf; ++v) {
       const float* weights = w.logits + run * kRunKeys * kStripRows + v * kLanes;

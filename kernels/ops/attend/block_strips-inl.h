@@ -109,53 +109,46 @@ HWY_INLINE void Cap(float cap, float* logits) {
   }
 }
 
-// Logits, times `unit` in powers of two, become weights under each row's maximum, which goes up where it must. What was
-// summed before is scaled then. `words`: what each lane sees; nullptr: everything.
+// Logits of keys that a lane does not see, so that they weigh nothing.
 template <int kOf>
-HWY_INLINE void Weigh(const uint32_t (*words)[kStripRows], float unit, float* logits, float* most, float* total,
-                      float* sums, int dim) {
+HWY_INLINE void Hide(const uint32_t (&words)[2][kStripRows], float unit, float* logits) {
   const DF d;
   const DU du;
-  const VF units = hn::Set(d, unit);
-  if (words != nullptr) {
-    const VF hidden = hn::Set(d, kHidden / unit);
-    for (int v = 0; v < kOf; ++v) {
-      for (int key = 0; key < kTileKeys; ++key) {
-        float* at = logits + key * kStripRows + v * kLanes;
-        const auto word = hn::LoadU(du, words[key / 32] + v * kLanes);
-        const auto sees = hn::TestBit(word, hn::Set(du, 1u << (key % 32)));
-        hn::Store(hn::IfThenElse(hn::RebindMask(d, sees), hn::Load(d, at), hidden), d, at);
-      }
-    }
-  }
+  const VF hidden = hn::Set(d, kHidden / unit);
   for (int v = 0; v < kOf; ++v) {
-    float* at = logits + v * kLanes;
-    VF largest[4];
-    for (int i = 0; i < 4; ++i) largest[i] = hn::Load(d, at + i * kStripRows);
-    for (int key = 4; key < kTileKeys; key += 4) {
-      for (int i = 0; i < 4; ++i) largest[i] = hn::Max(largest[i], hn::Load(d, at + (key + i) * kStripRows));
-    }
-    const VF peak = hn::Mul(hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3])), units);
-    const VF before = hn::Load(d, most + v * kLanes);
-    const auto raised = hn::Gt(peak, hn::Add(before, hn::Set(d, kLazyExponent)));
-    const VF now = hn::IfThenElse(raised, peak, before);
-    VF sum = hn::Load(d, total + v * kLanes);
-    if (!hn::AllFalse(d, raised)) {
-      const VF scale = Exp2(hn::Sub(before, now));
-      hn::Store(now, d, most + v * kLanes);
-      sum = hn::Mul(sum, scale);
-      for (int j = 0; j < (sums == nullptr ? 0 : dim); ++j) {
-        float* of = sums + static_cast<size_t>(j) * kStripRows + v * kLanes;
-        hn::Store(hn::Mul(hn::Load(d, of), scale), d, of);
-      }
-    }
     for (int key = 0; key < kTileKeys; ++key) {
-      const VF weight = Exp2(hn::MulSub(hn::Load(d, at + key * kStripRows), units, now));
-      hn::Store(weight, d, at + key * kStripRows);
-      sum = hn::Add(sum, weight);
+      float* at = logits + key * kStripRows + v * kLanes;
+      const auto word = hn::LoadU(du, words[key / 32] + v * kLanes);
+      const auto sees = hn::TestBit(word, hn::Set(du, 1u << (key % 32)));
+      hn::Store(hn::IfThenElse(hn::RebindMask(d, sees), hn::Load(d, at), hidden), d, at);
     }
-    hn::Store(sum, d, total + v * kLanes);
   }
+}
+
+// A vector of rows' maximum, which goes up where the tile's logits, times `units` in powers of two, must have it. What
+// was summed before is scaled then, once `complete` has been called. All point to the vector's first row; `sums` may be
+// nullptr.
+template <typename Complete>
+HWY_INLINE VF Raise(const float* logits, VF units, float* most, float* total, float* sums, int dim, Complete complete) {
+  const DF d;
+  VF largest[4];
+  for (int i = 0; i < 4; ++i) largest[i] = hn::Load(d, logits + i * kStripRows);
+  for (int key = 4; key < kTileKeys; key += 4) {
+    for (int i = 0; i < 4; ++i) largest[i] = hn::Max(largest[i], hn::Load(d, logits + (key + i) * kStripRows));
+  }
+  const VF peak = hn::Mul(hn::Max(hn::Max(largest[0], largest[1]), hn::Max(largest[2], largest[3])), units);
+  const VF before = hn::Load(d, most);
+  const auto raised = hn::Gt(peak, hn::Add(before, hn::Set(d, kLazyExponent)));
+  if (hn::AllFalse(d, raised)) return before;
+  const VF now = hn::IfThenElse(raised, peak, before), scale = Exp2(hn::Sub(before, now));
+  complete();
+  hn::Store(now, d, most);
+  hn::Store(hn::Mul(hn::Load(d, total), scale), d, total);
+  for (int j = 0; j < (sums == nullptr ? 0 : dim); ++j) {
+    float* of = sums + static_cast<size_t>(j) * kStripRows;
+    hn::Store(hn::Mul(hn::Load(d, of), scale), d, of);
+  }
+  return now;
 }
 
 // Rows [first, first + kStripRows) of a task, as far as there are.
