@@ -31,6 +31,7 @@ struct PagedCounts {
   int64_t encoded_keys = 0;
   int64_t changed_windows = 0, found_windows = 0;  // by writes; by hashes, for nobody had told of a write
   int64_t decode_us = 0, prompt_us = 0, encode_us = 0;
+  int64_t huge_page_bytes = 0;              // of the cache, that come in such pages
   std::map<std::string, int64_t> declined;  // why codes did not answer -> answers
 };
 
@@ -65,8 +66,8 @@ class PagedLayer {
   void AttendPrompt(const PromptRows& prompt);
   void Decode(const PagedStep& step);
 
-  // Codes suit the longest text. A prompt's are made anew at once, for none of it has been encoded; where a text grows
-  // as it decodes, one head of one layer is made anew at a time.
+  // Codes suit the longest text. A prompt's are made anew at once, for none of it has been encoded, and so are those of
+  // the first text that is decoded; where a text grows as it decodes, one head of one layer is made anew at a time.
   void Refit(const PagedStep& step);
   void RefitHead(int head, const PagedStep& step);
   // Codes of all that a row attends by them. False: it is attended exactly.

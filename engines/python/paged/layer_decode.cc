@@ -37,6 +37,7 @@ void PagedLayer::Decode(const PagedStep& step) {
 }
 
 void PagedLayer::Refit(const PagedStep& step) {
+  if (counts_.encoded_keys == 0) longest_prompt_ = std::max(longest_prompt_, step.longest());
   for (int head; (head = cells_->FindOutgrown(longest_prompt_)) >= 0;) RefitHead(head, step);
   if (++since_refit_ < kStepsOfRefit) return;
   const int head = cells_->FindOutgrown(step.longest());
