@@ -1,4 +1,4 @@
-"""Columns of the tables of bench/parts.py: each has a key, a title, the JSON's key, and the digits behind the point."""
+"""Columns of the tables of bench/parts: each has a key, a title, the JSON's key, and the digits behind the point."""
 
 RECALL = [
     ("bytes", "bytes a key", "bytes_per_key", 1),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the parts of the bench and writes their figures to bench/results/MACHINE-DATE.json; `./dev bench` calls it.
 
-bench/parts.py has the parts. Each becomes a table of the format that docs/tools/figures.py reads, with the command, the commit, the
+bench/parts has the parts. Each becomes a table of the format that docs/tools/figures.py reads, with the command, the commit, the
 date, the machine and its bandwidth, and a sum by which figures.py sees that nobody changed it by hand. The file is written after
 every part: a bench that is ended early, or run again for one part, loses nothing. Where several files have a table, ./dev figures
 shows the latest.
@@ -72,7 +72,7 @@ def output_of(*command):
 
 
 class Runner:
-    """Runs commands as bench/parts.py writes them, with what its words stand for."""
+    """Runs commands as bench/parts writes them, with what its words stand for."""
 
     def __init__(self, folder, scratch, peers):
         self.folder, self.package = folder, folder.parent / "python"

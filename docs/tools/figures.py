@@ -6,7 +6,7 @@ usage: figures.py [--check] [ROOT]     --check writes nothing, names each page t
 A page states a figure as a link to docs/benchmarks.md whose fragment is TABLE-ROW, TABLE-ROW-COLUMN or TABLE-ROW-COLUMN-also. Its text
 is what the JSON says. A page shows a whole table between the lines
 `<!-- table: ID -->` and `<!-- end of table -->`, or the rows whose labels end in TEXT with `<!-- table: ID of TEXT -->`. A note stands
-there while no run of that part of bench/parts.py is recorded. A link to a figure without a recorded run is an error, and so is a time,
+there while no run of that part of bench/parts is recorded. A link to a figure without a recorded run is an error, and so is a time,
 rate or share that README.md states without a link.
 
 Only `./dev bench` writes the files. A table in JSON has an id, a title, a machine, the commit that was measured, a date, a command,

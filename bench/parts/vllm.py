@@ -1,0 +1,82 @@
+"""vLLM with the plug-in."""
+
+import columns as c
+import rows
+from parts.part import Part, one
+
+PARTS = {
+    "vllm": Part(
+        "vLLM decodes SmolLM2-135M behind texts that were read, two threads",
+        one("./dev vllm --bench --cells 1024,4096,8000 --texts 1,4"),
+        c.VLLM_STEP,
+        ("cells", "texts"),
+        4,
+        quiet=True,
+        asked=True,
+        text=("float32, by turns in one process. A step is a token of each text.",),
+        rows=rows.vllm_step,
+    ),
+    "vllmmany": Part(
+        "vLLM decodes eight texts of SmolLM2-135M together, two threads",
+        one("./dev vllm --bench --cells 1024,4096,8000 --texts 8"),
+        c.VLLM_STEP,
+        ("cells", "texts"),
+        6,
+        quiet=True,
+        asked=True,
+        rows=rows.vllm_step,
+    ),
+    "vllmlong": Part(
+        "vLLM decodes SmolLM2-135M behind 32,000 tokens that were read, two threads",
+        one("./dev vllm --bench --cells 32000 --texts 1"),
+        c.VLLM_STEP,
+        ("cells", "texts"),
+        4,
+        quiet=True,
+        asked=True,
+        text=("float32; its RoPE is stretched by YaRN.",),
+        rows=rows.vllm_step,
+    ),
+    "vllmfirst": Part(
+        "vLLM's first token behind a prompt of SmolLM2-135M, two threads",
+        one("./dev vllm --bench --first --cells 1024,8000 --rounds 1"),
+        c.VLLM_FIRST,
+        ("cells",),
+        4,
+        quiet=True,
+        asked=True,
+        text=("float32, in chunks of 2,048 tokens, each way once, by turns in one process.",),
+        rows=rows.vllm_first,
+    ),
+    "vllmfirstlong": Part(
+        "vLLM's first token behind 32,000 tokens of SmolLM2-135M, two threads",
+        one("./dev vllm --bench --first --cells 32000 --rounds 1"),
+        c.VLLM_FIRST,
+        ("cells",),
+        25,
+        quiet=True,
+        asked=True,
+        text=("float32, in chunks of 2,048 tokens, each way once; its RoPE is stretched by YaRN.",),
+        rows=rows.vllm_first,
+    ),
+    "vllmchats": Part(
+        "Chats of four users over one document of 8,000 tokens by vLLM's server, with torch.compile, two threads",
+        one("./dev vllm --chats"),
+        c.VLLM_CHATS,
+        ("users", "turns"),
+        6,
+        quiet=True,
+        asked=True,
+        text=("SmolLM2-135M in float32, five turns of 24 tokens asked and 64 answered; prompts are attended exactly, and found in vLLM's cache.",),
+        rows=rows.vllm_chats,
+    ),
+    "vllmquality": Part(
+        "What Seine's decoding in vLLM changes: 128 given tokens of SmolLM2-135M behind 7,900 of three texts",
+        one("./dev vllm --quality"),
+        c.VLLM_QUALITY,
+        ("text",),
+        6,
+        asked=True,
+        text=("float32, against vLLM's own attention of prompt and tokens.",),
+    ),
+}
