@@ -138,6 +138,8 @@ TEST(ProgramTest, EveryWrongFlagIsOneClearLine) {
   const std::pair<std::string, std::string> cases[] = {
       {"fly", "unknown command fly; there are recall, drift, prompt, prompt-attention, evict"},
       {"recal", "unknown command recal; did you mean recall?"},
+      {"step --beta .02 --candidate-fraction .02",
+       "step: --candidate-fraction: given more than once; --beta is the same setting"},
       {"recall --trac x", "recall: unknown flag --trac; did you mean --trace?"},
       {"recall", "exactly one of --trace FILE and --synthetic KIND"},
       {"recall --trace a --synthetic rope", "exactly one of --trace FILE and --synthetic KIND"},

@@ -41,6 +41,22 @@ std::string DidYouMean(const std::string& word, const std::vector<std::string>& 
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
+// A flag that came more often than it may, under whichever of its names; empty: `error` is another.
+std::string GivenTwice(const CLI::App& command, const std::string& error) {
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      const std::string name = option->get_name();
+      if (!absl::StartsWith(error, name + ": At Most 1 required")) continue;
+      std::string what = name + ": given more than once";
+      for (const std::string& other : option->get_lnames()) {
+        if ("--" + other != name) absl::StrAppend(&what, "; --", other, " is the same setting");
+      }
+      return what;
+    }
+  }
+  return "";
+}
+
 // The word that nothing takes: a flag before others, for what follows one may be its value.
 std::string Unknown(const std::vector<std::string>& remaining) {
   const auto flag = std::find_if(remaining.begin(), remaining.end(),
@@ -104,7 +120,8 @@ absl::Status ExplainParseError(const CLI::App& program, const CLI::ParseError& e
   const CLI::App& command = *GivenCommand(program);
   const std::string path = PathOf(command), help = absl::StrCat(program.get_name(), path.empty() ? "" : " ", path);
   const std::vector<std::string> remaining = program.remaining(true), commands = CommandsOf(command);
-  std::string what = error.what();
+  std::string what = GivenTwice(command, error.what());
+  if (what.empty()) what = error.what();
   if (!remaining.empty()) {  // whatever else is missing: what was meant may be it
     const bool begins_with_a_command = !commands.empty() && !absl::StartsWith(remaining.front(), "-");
     const std::string word = begins_with_a_command ? remaining.front() : Unknown(remaining);
