@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "client/channel/deadline.h"
 #include "engines/python/connections/connection.h"
@@ -56,18 +57,19 @@ class Stream {
 
   nb::tuple Step(nb::handle appends, nb::handle items, nb::handle selector, nb::handle attention) {
     const Use use(*this);
-    PreparedStep prepared;
-    PrepareStep(appends, items, WhereOf(opened_.takes_device), &prepared);
-    settings_.Set(selector, attention, &prepared.step);
+    const absl::Cleanup let_go = [this] { prepared_.arrays.clear(); };
+    PrepareStep(appends, items, WhereOf(opened_.takes_device), &prepared_);
+    settings_.Set(selector, attention, &prepared_.step);
     RaiseIfWrong(wrong_);
-    prepared.step.step = ++steps_;
+    ++prepared_.step.step;
     {
       const nb::gil_scoped_release release;
-      wrong_ = opened_.stream->Write(prepared.step);
+      wrong_ = opened_.stream->Write(prepared_.step);
       if (wrong_.ok()) wrong_ = opened_.stream->Read(&answer_);
     }
     RaiseIfWrong(wrong_);
-    return StepResult(answer_, prepared.step.attention.has_value() && prepared.step.attention->with_positions());
+    const std::optional<v1::Attention>& asked = prepared_.step.attention;
+    return StepResult(&answer_, asked.has_value() && asked->with_positions());
   }
 
   void Close(bool cancel) {
@@ -99,7 +101,8 @@ class Stream {
 
   Connection::Opened opened_;
   absl::Status wrong_;  // why no step can be taken any more
-  uint64_t steps_ = 0;
+  // Used again by every step; its arrays are let go when a step ends.
+  PreparedStep prepared_;
   StepSettings settings_;
   client::DecodeAnswer answer_;
   std::atomic_flag in_use_;
@@ -195,7 +198,7 @@ nb::tuple Append(const Holder& connection, const std::string& index, const std::
   }
   RaiseIfWrong(totals.status());
   nb::object retained = nb::none();
-  for (const client::LayerRetained& layer_report : totals->retained) retained = RetainedDict(layer_report.retained);
+  for (client::LayerRetained& one : totals->retained) retained = RetainedDict(std::move(one.retained));
   return nb::make_tuple(totals->tokens, retained);
 }
 

@@ -24,6 +24,7 @@ struct Names {
   PyObject* const keys = Make("keys");
   PyObject* const values = Make("values");
   PyObject* const queries = Make("queries");
+  PyObject* const retained = Make("retained");
   PyObject* const report = Make("report");
   PyObject* const dense_from = Make("dense_from");
   PyObject* const positions = Make("positions");
@@ -144,28 +145,27 @@ void MakeNames() {
 }
 
 void StepSettings::Set(nb::handle selector, nb::handle attention, client::DecodeStep* step) {
-  if (!selector.is_none()) {
-    const int same = selector_.is_valid() ? PyObject_RichCompareBool(selector_.ptr(), selector.ptr(), Py_EQ) : 0;
-    if (same < 0) PyErr_Clear();  // values that do not compare, as arrays
-    if (same <= 0) {
-      selector_.reset();
-      selector_message_ = SelectorOf(selector);
-      selector_ = nb::steal(PyDict_Copy(selector.ptr()));
-      if (!selector_.is_valid()) PyErr_Clear();  // another mapping
-    }
-    step->selector = selector_message_;
+  const bool both = selector_.is_valid() && !selector.is_none();
+  const int same = both ? PyObject_RichCompareBool(selector_.ptr(), selector.ptr(), Py_EQ) : 0;
+  if (same < 0) PyErr_Clear();  // values that do not compare, as arrays
+  if (same <= 0) {
+    selector_.reset();
+    step->selector = selector.is_none() ? v1::Selector() : SelectorOf(selector);
+    if (!selector.is_none()) selector_ = nb::steal(PyDict_Copy(selector.ptr()));
+    if (!selector.is_none() && !selector_.is_valid()) PyErr_Clear();  // another mapping
   }
-  if (attention.is_none()) return;
-  if (!attention_.is(attention)) {
-    attention_.reset();
-    attention_message_ = AttentionOf(attention);
-    attention_ = nb::borrow(attention);
-  }
-  step->attention = attention_message_;
+  if (attention_.is(attention)) return;
+  attention_.reset();
+  step->attention = std::nullopt;
+  if (!attention.is_none()) step->attention = AttentionOf(attention);
+  attention_ = nb::borrow(attention);
 }
 
 void PrepareStep(nb::handle appends, nb::handle items, ArrayView::Where where, PreparedStep* out) {
   client::DecodeStep& step = out->step;
+  step.appends.clear();
+  step.items.clear();
+  out->arrays.clear();
   const Arrays arrays = {where, &out->arrays};
   for (nb::handle append : nb::iter(appends)) {
     client::AppendItem item;
@@ -175,7 +175,10 @@ void PrepareStep(nb::handle appends, nb::handle items, ArrayView::Where where, P
     item.keys = arrays.TensorOf(Attribute(append, step_names->keys), "keys");
     item.values = arrays.Optional(Attribute(append, step_names->values), "values");
     item.queries = arrays.Optional(Attribute(append, step_names->queries), "queries");
-    item.report = ReportOf(Attribute(append, step_names->report));
+    // Where nothing is retained a report is none, which Python need not compute.
+    if (!Attribute(append, step_names->retained).is_none()) {
+      item.report = ReportOf(Attribute(append, step_names->report));
+    }
     step.appends.push_back(std::move(item));
   }
   for (nb::handle asked : nb::iter(items)) {

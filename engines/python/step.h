@@ -21,22 +21,20 @@ struct PreparedStep {
   std::vector<ArrayView> arrays;
 };
 
-// Settings of steps, made into messages when they change. A selector is compared by its value, and an Attention, which
-// is frozen, by which object it is.
+// Settings of a stream's steps, made into messages when they change. A selector is compared by its value, and an
+// Attention, which is frozen, by which object it is.
 class StepSettings {
  public:
-  // `selector`: a dict, or None; `attention`: an object with the attributes of messages.Attention, or None. TypeError
-  // and ValueError name the attribute.
+  // `selector`: a dict, or None; `attention`: an object with the attributes of messages.Attention, or None. `step`: the
+  // same at every call, which keeps the messages. TypeError and ValueError name the attribute.
   void Set(nb::handle selector, nb::handle attention, client::DecodeStep* step);
 
  private:
   nb::object selector_, attention_;  // that the messages are of
-  v1::Selector selector_message_;
-  v1::Attention attention_message_;
 };
 
 // `appends`: objects with the attributes of messages.Append; `items`: of messages.Item, whose tensors may lie `where`.
-// TypeError and ValueError name the attribute.
+// Appends and items of a step before go, settings stay. TypeError and ValueError name the attribute.
 void PrepareStep(nb::handle appends, nb::handle items, ArrayView::Where where, PreparedStep* out);
 
 // One append by its attributes' values, with `arrays` as above. ValueError where keys are not [tokens, num_kv_heads,
@@ -46,10 +44,11 @@ client::AppendItem CheckedAppend(client::Sequence sequence, int layer, int64_t p
                                  std::vector<ArrayView>* arrays);
 
 // Reports of retained positions, as dicts of the words of messages.Retained.
-nb::dict RetainedDict(const client::Retained& retained);
+nb::dict RetainedDict(client::Retained retained);
 
-// (append_errors, answers, attended, server_us, error, retained), as _native.pyi describes them.
-nb::tuple StepResult(const client::DecodeAnswer& answer, bool with_positions);
+// (append_errors, answers, attended, server_us, error, retained), as _native.pyi describes them. Arrays take over what
+// the answer holds.
+nb::tuple StepResult(client::DecodeAnswer* answer, bool with_positions);
 
 }  // namespace seine::python
 

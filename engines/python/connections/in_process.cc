@@ -171,9 +171,12 @@ client::Attended ValueOf(const AnswerShape& shape, AttendAnswer answer) {
 class ValueTaker final : public StepTaker {
  public:
   ValueTaker(const client::DecodeStep& step, client::DecodeAnswer* answer) : step_(step), out_(answer) {
-    *out_ = client::DecodeAnswer();
     out_->step = step.step;
-    out_->append_status.resize(step.appends.size());
+    out_->status = absl::OkStatus();
+    out_->append_status.assign(step.appends.size(), absl::OkStatus());
+    out_->retained.clear();
+    out_->answers.clear();
+    out_->attended.clear();
     const bool reports = std::any_of(step.appends.begin(), step.appends.end(), [](const client::AppendItem& append) {
       return append.report != client::RetainedReport::kNone;
     });
@@ -243,7 +246,7 @@ class InProcessStream final : public client::DecodeStream {
   }
 
   absl::Status Read(client::DecodeAnswer* answer) override {
-    *answer = std::move(answer_);
+    std::swap(*answer, answer_);  // the next answer takes the memory of the one before
     return absl::OkStatus();
   }
 

@@ -2,34 +2,43 @@
 
 #include <cstring>
 #include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace seine::python {
-namespace {
-
-// What of numpy is used; made once and never freed, as the module is never unloaded.
-struct Numpy {
-  nb::object asarray, empty, unique, uint16, int32;
-  nb::object dtypes[5];  // by client::DType
-};
-Numpy* numpy = nullptr;
 
 // The buffer of an object that has one, while this lives. Only what Python's stable ABI holds is used.
 class BufferView {
  public:
-  BufferView(nb::handle object, int flags) {
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) nb::raise_python_error();
-  }
+  BufferView(nb::handle object, int flags) : taken_(PyObject_GetBuffer(object.ptr(), &buffer_, flags) == 0) {}
   BufferView(const BufferView&) = delete;
-  ~BufferView() { PyBuffer_Release(&buffer_); }
+  ~BufferView() {
+    if (taken_) PyBuffer_Release(&buffer_);
+  }
 
-  const Py_buffer& buffer() const { return buffer_; }
+  bool taken() const { return taken_; }  // else Python's error is set
+  const Py_buffer& buffer() const {
+    if (!taken_) nb::raise_python_error();
+    return buffer_;
+  }
 
  private:
   Py_buffer buffer_;
+  const bool taken_;
 };
+
+namespace {
+
+// What of numpy is used; made once and never freed, as the module is never unloaded.
+struct Numpy {
+  nb::object asarray, empty, ndarray, unique, uint16, int32;
+  nb::object dtypes[5];  // by client::DType
+};
+Numpy* numpy = nullptr;
 
 std::optional<client::DType> DTypeOfFormat(const char* format) {
   if (format == nullptr || format[0] == '\0') return std::nullopt;
@@ -84,6 +93,57 @@ bool IsDense(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides)
   return true;
 }
 
+// An object of Python that owns elements, and lends them to an array by the buffer protocol.
+struct Elements {
+  using Values = std::variant<std::vector<float>, std::vector<int32_t>>;
+
+  static nb::object Of(Values values) {
+    nb::object out = nb::steal(PyType_GenericAlloc(type, 0));
+    if (!out.is_valid()) nb::raise_python_error();
+    new (&reinterpret_cast<Elements*>(out.ptr())->values) Values(std::move(values));
+    return out;
+  }
+
+  static int Lend(PyObject* self, Py_buffer* view, int flags) {
+    return std::visit(
+        [&](auto& values) {
+          const auto bytes = static_cast<Py_ssize_t>(values.size() * sizeof(values[0]));
+          return PyBuffer_FillInfo(view, self, values.data(), bytes, /*readonly=*/0, flags);
+        },
+        reinterpret_cast<Elements*>(self)->values);
+  }
+
+  static void Free(PyObject* self) {
+    reinterpret_cast<Elements*>(self)->values.~Values();
+    PyObject_Free(self);
+    Py_DECREF(type);
+  }
+
+  static void MakeType() {
+    static PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(&Free)},
+                                  {Py_bf_getbuffer, reinterpret_cast<void*>(&Lend)},
+                                  {0, nullptr}};
+    static PyType_Spec spec = {"seine_kv._native.Elements", sizeof(Elements), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
+    type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
+    if (type == nullptr) nb::raise_python_error();
+  }
+
+  static PyTypeObject* type;  // made once and never freed
+
+  PyObject_HEAD Values values;
+};
+PyTypeObject* Elements::type = nullptr;
+
+nb::object TupleOf(absl::Span<const int64_t> shape) {
+  nb::object dims = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (PyTuple_SetItem(dims.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i])) != 0)
+      nb::raise_python_error();
+  }
+  return dims;
+}
+
 std::string StrOf(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
 
 }  // namespace
@@ -91,15 +151,24 @@ std::string StrOf(nb::handle object) { return nb::cast<std::string>(nb::str(obje
 void ImportNumpy() {
   if (numpy != nullptr) return;
   const nb::module_ module = nb::module_::import_("numpy");
-  auto* made = new Numpy{module.attr("asarray"), module.attr("empty"), module.attr("unique"),
-                         module.attr("uint16"),  module.attr("int32"), {}};
+  auto* made = new Numpy{module.attr("asarray"),
+                         module.attr("empty"),
+                         module.attr("ndarray"),
+                         module.attr("unique"),
+                         module.attr("uint16"),
+                         module.attr("int32"),
+                         {}};
   const nb::object dtype = module.attr("dtype");
   made->dtypes[static_cast<int>(client::DType::kFloat32)] = dtype("<f4");
   made->dtypes[static_cast<int>(client::DType::kFloat16)] = dtype("<f2");
   made->dtypes[static_cast<int>(client::DType::kBFloat16)] = dtype("<u2");
   made->dtypes[static_cast<int>(client::DType::kInt32)] = dtype("<i4");
+  Elements::MakeType();
   numpy = made;
 }
+
+ArrayView::ArrayView(ArrayView&&) noexcept = default;
+ArrayView::~ArrayView() = default;
 
 ArrayView::ArrayView(nb::handle array, absl::string_view name, Where where) {
   const bool taken = PyObject_CheckBuffer(array.ptr()) != 0 ? TakeBuffer(array) : TakeDlpack(array, name, where);
@@ -107,13 +176,12 @@ ArrayView::ArrayView(nb::handle array, absl::string_view name, Where where) {
 }
 
 bool ArrayView::TakeBuffer(nb::handle array) {
-  owner_ = nb::steal(PyMemoryView_FromObject(array.ptr()));
-  if (!owner_.is_valid()) {  // a dtype that the protocol has no letter for
+  buffer_ = std::make_unique<BufferView>(array, PyBUF_FULL_RO);
+  if (!buffer_->taken()) {  // a dtype that the protocol has no letter for
     PyErr_Clear();
     return false;
   }
-  const BufferView view(owner_, PyBUF_FULL_RO);
-  const Py_buffer& buffer = view.buffer();
+  const Py_buffer& buffer = buffer_->buffer();
   const std::optional<client::DType> dtype = DTypeOfFormat(buffer.format);
   if (!dtype) return false;
   shape_.assign(buffer.shape, buffer.shape + buffer.ndim);
@@ -168,10 +236,8 @@ void ArrayView::TakeNumpy(nb::handle array, absl::string_view name) {
     dense = dense.attr("astype")(dense.attr("dtype").attr("newbyteorder")("<"));
   }
   dense = dense.attr("copy")("C");
-  owner_ = nb::steal(PyMemoryView_FromObject(dense.ptr()));
-  if (!owner_.is_valid()) nb::raise_python_error();
-  const BufferView view(owner_, PyBUF_FULL_RO);
-  const Py_buffer& buffer = view.buffer();
+  buffer_ = std::make_unique<BufferView>(dense, PyBUF_FULL_RO);
+  const Py_buffer& buffer = buffer_->buffer();
   shape_.assign(buffer.shape, buffer.shape + buffer.ndim);
   data_ = buffer.buf;
   dtype_ = bfloat16 ? client::DType::kBFloat16 : *DTypeOfFormat(buffer.format);
@@ -218,18 +284,23 @@ client::ConstTensor ArrayView::tensor(absl::string_view name) const {
 std::string ArrayView::ShapeText() const { return absl::StrCat("[", absl::StrJoin(shape_, ", "), "]"); }
 
 nb::object NewArray(client::DType dtype, absl::Span<const int64_t> shape, const void* data) {
-  const nb::object dims = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  nb::object array = numpy->empty(TupleOf(shape), numpy->dtypes[static_cast<int>(dtype)]);
   size_t bytes = client::SizeOf(dtype);
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (PyTuple_SetItem(dims.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i])) != 0)
-      nb::raise_python_error();
-    bytes *= static_cast<size_t>(shape[i]);
-  }
-  nb::object array = numpy->empty(dims, numpy->dtypes[static_cast<int>(dtype)]);
+  for (const int64_t dim : shape) bytes *= static_cast<size_t>(dim);
   if (bytes == 0) return array;
   std::memcpy(BufferView(array, PyBUF_WRITABLE).buffer().buf, data, bytes);
   return array;
 }
+
+template <typename T>
+nb::object ArrayOf(std::vector<T> data, absl::Span<const int64_t> shape) {
+  const nb::object& dtype =
+      numpy->dtypes[static_cast<int>(std::is_same_v<T, float> ? client::DType::kFloat32 : client::DType::kInt32)];
+  if (data.empty()) return numpy->empty(TupleOf(shape), dtype);
+  return numpy->ndarray(TupleOf(shape), dtype, Elements::Of(std::move(data)));
+}
+template nb::object ArrayOf(std::vector<float>, absl::Span<const int64_t>);
+template nb::object ArrayOf(std::vector<int32_t>, absl::Span<const int64_t>);
 
 nb::object PositionsOf(nb::handle positions, absl::string_view name, bool each_once) {
   nb::object array = numpy->asarray(positions);

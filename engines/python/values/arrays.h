@@ -24,6 +24,8 @@ namespace nb = nanobind;
 // Imports numpy; called once, when the module is loaded.
 void ImportNumpy();
 
+class BufferView;  // of arrays.cc
+
 // A dense row-major array of float32, float16, bfloat16 or int32, kept alive. In the host's memory, arrays that are
 // none are copied into one: strided ones, big-endian ones, lists. Those in a CUDA device's memory are never copied.
 class ArrayView {
@@ -34,7 +36,8 @@ class ArrayView {
   // ValueError for another dtype, "name: dtype must be ...", and for a strided one on a device; what numpy raises for
   // what is no array.
   ArrayView(nb::handle array, absl::string_view name, Where where = Where::kHost);
-  ArrayView(ArrayView&&) = default;
+  ArrayView(ArrayView&&) noexcept;
+  ~ArrayView();
 
   client::DType dtype() const { return dtype_; }
   absl::Span<const int64_t> shape() const { return shape_; }
@@ -57,10 +60,14 @@ class ArrayView {
   const void* data_ = nullptr;
   bool on_device_ = false;
   // Who has the memory: the array itself, or a copy.
-  nb::object owner_;
+  std::unique_ptr<BufferView> buffer_;
   nb::ndarray<nb::ro> tensor_;
   std::unique_ptr<char[]> copy_;
 };
+
+// A new numpy array of `data`, which it takes over: no element is copied.
+template <typename T>  // float, int32_t
+nb::object ArrayOf(std::vector<T> data, absl::Span<const int64_t> shape);
 
 // A new numpy array of a copy of `data`. bfloat16 comes as its bits, uint16, for .view(ml_dtypes.bfloat16).
 nb::object NewArray(client::DType dtype, absl::Span<const int64_t> shape, const void* data);
