@@ -46,6 +46,7 @@ class Row:
         tokens = columns - self.padding
         self.padding = min(self.padding, columns)
         if tokens <= 0 or not self.owner.available():
+            self.owner.counts.rebuilt_sequences += int(tokens > 0 and self.sequence is not None)
             self.forget()
             return
         try:
