@@ -236,8 +236,7 @@ class PagedLayer:
         """Answers, one a token: coded, exact (shorter than min_tokens, or all of it near), gated (the layer's codes lose too
         much), declined (reason -> count: exact for another reason); cut: of coded, those that attended some blocks row by row for want of
         room for codes. prompt_tokens, prompt_runs_seen, prompt_runs_taken (of 8
-        keys), encoded_keys, changed_windows (of heads), decode_us, prompt_us, encode_us, bytes (of codes),
-        huge_page_bytes (of the cache, that come in such pages); gate_checks, gate_lost
+        keys), encoded_keys, changed_windows (of heads), decode_us, prompt_us, encode_us, bytes (of codes); gate_checks, gate_lost
         (their sum), gate_exact (now), gate_lost_then."""
 
 class PagedAttention:
@@ -270,16 +269,14 @@ class PagedAttention:
         layer_ropes: str = "",
         rope_style: str = "half_split",
         codes_bytes: int = 0,
-        huge_pages: bool = True,
         threads: int = 0,
     ) -> None:
         """block_size: a multiple of 64. max_tokens: of the longest text. sink, local: a text's first and last tokens, always
         attended. gate: share of attention that a layer may lose; 0: any. prompt_mass: 1, exact; below, of prompts of prompt_min
         tokens. profile: a file; rope: rope_parameters of config.json as JSON; layer_ropes: of layers that turn otherwise, [{"layers": [3],
         "rope": {...}}, ...]; rope_style: half_split or interleaved. codes_bytes: most that a layer's codes take, of blocks from the first
-        on; 0: any. huge_pages: a cache that holds zeros comes in such pages where it is written. threads: 0: the OpenMP that is
-        loaded for the whole process, as torch's is, or where there is none one thread a core. ValueError or NativeError names what is
-        wrong."""
+        on; 0: any. threads: 0: the OpenMP that is loaded for the whole
+        process, as torch's is, or where there is none one thread a core. ValueError or NativeError names what is wrong."""
 
     @property
     def openmp(self) -> bool:

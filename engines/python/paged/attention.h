@@ -20,7 +20,6 @@ struct PagedSettings {
   PromptParams prompt;
   double gate = 0;
   int64_t codes_bytes = 0;  // most that a layer's codes take; 0: as many as there are blocks
-  bool huge_pages = true;   // of the cache, where it is empty
 };
 
 // Thread-safe, but for context().

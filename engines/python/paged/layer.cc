@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engines/python/paged/huge_pages.h"
 #include "engines/python/values/errors.h"
 #include "index/prompt/prompt_batch.h"
 
@@ -45,7 +44,6 @@ PagedLayer::PagedLayer(std::shared_ptr<PagedAttention> attention, int number, nb
   auto cells = CellLayer::Create(attention_->context(), number);
   RaiseIfWrong(cells.status());
   cells_ = *std::move(cells);
-  if (attention_->settings().huge_pages) counts_.huge_page_bytes = AskForHugePages(base_, cache_.nbytes());
 }
 
 void PagedLayer::Write(nb::handle keys, nb::handle values, nb::handle slots) {
@@ -129,7 +127,6 @@ nb::dict PagedLayer::Counts() {
   out["decode_us"] = counts_.decode_us, out["prompt_us"] = counts_.prompt_us, out["encode_us"] = counts_.encode_us;
   for (const auto& [why, count] : counts_.declined) declined[why.c_str()] = count;
   out["declined"] = declined;
-  out["huge_page_bytes"] = counts_.huge_page_bytes;
   out["bytes"] = cells_->bytes();
   const LayerGate::Reading reading = gate_.Read();
   out["gate_checks"] = reading.checks, out["gate_lost"] = reading.lost;

@@ -31,7 +31,6 @@ struct PagedCounts {
   int64_t encoded_keys = 0;
   int64_t changed_windows = 0, found_windows = 0;  // by writes; by hashes, for nobody had told of a write
   int64_t decode_us = 0, prompt_us = 0, encode_us = 0;
-  int64_t huge_page_bytes = 0;              // of the cache, that come in such pages
   std::map<std::string, int64_t> declined;  // why codes did not answer -> answers
 };
 

@@ -28,7 +28,7 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
                                               int sink, int local, bool tail, double gate, double prompt_mass,
                                               int64_t prompt_min, const std::string& profile, const std::string& rope,
                                               const std::string& layer_ropes, const std::string& rope_style,
-                                              int64_t codes_bytes, bool huge_pages, int threads) {
+                                              int64_t codes_bytes, int threads) {
   if (num_blocks < 1) ThrowValueError("num_blocks: must be positive");
   if (block_size < kWindowTokens || block_size % kWindowTokens != 0) {
     ThrowValueError(absl::StrCat("block_size: must be a multiple of ", kWindowTokens, ", not ", block_size));
@@ -44,7 +44,7 @@ std::shared_ptr<PagedAttention> MakeAttention(int num_layers, int num_q_heads, i
   const Rope::Style style = rope_style == "interleaved" ? Rope::Style::kInterleaved : Rope::Style::kHalfSplit;
   PagedSettings settings;
   settings.block_size = block_size, settings.min_tokens = min_tokens, settings.gate = gate;
-  settings.codes_bytes = codes_bytes, settings.huge_pages = huge_pages;
+  settings.codes_bytes = codes_bytes;
   settings.prompt.mass = prompt_mass, settings.prompt.least = prompt_min;
   CellConfig& config = settings.cells;
   config.geometry = {.num_layers = num_layers,
@@ -99,7 +99,7 @@ void AddPagedClasses(nb::module_& module) {
            arg("softcap") = 0.0f, arg("min_tokens") = 2048, arg("top_k") = 100, arg("beta") = 0.0, arg("refine") = 100,
            arg("sink") = 64, arg("local") = 256, arg("tail") = true, arg("gate") = kGateBound, arg("prompt_mass") = 1.0,
            arg("prompt_min") = 2048, arg("profile") = "", arg("rope") = "", arg("layer_ropes") = "",
-           arg("rope_style") = "half_split", arg("codes_bytes") = 0, arg("huge_pages") = true, arg("threads") = 0)
+           arg("rope_style") = "half_split", arg("codes_bytes") = 0, arg("threads") = 0)
       .def(
           "layer",
           [](const std::shared_ptr<PagedAttention>& self, int number, nb::handle cache) {

@@ -1,8 +1,6 @@
 """Attention over a paged cache, as vLLM's plug-in asks it, beside numpy in float64: any blocks, mixed steps, blocks used anew,
 writes that nobody tells of, and codes."""
 
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -184,43 +182,6 @@ def test_blocks_beyond_the_memory_for_codes_are_attended_row_by_row():
     few = Engine(np.random.default_rng(13), num_blocks=20, codes_bytes=1)
     assert few.attention.code_blocks == 0 and max(few.step({"a": 900}).values()) < 2e-6 and max(few.step({"a": 1}).values()) < 2e-6
     assert few.layer.counts()["declined"] == {"no room for codes": 1} and few.layer.counts()["bytes"] == 0
-
-
-def huge_bytes_of(array):
-    """Those of the mapping that holds the array, as the kernel says."""
-    at, found = array.ctypes.data + (2 << 20), False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split()[0]:
-            begin, end = (int(number, 16) for number in line.split()[0].split("-"))
-            found = begin <= at < end
-        elif found and line.startswith("AnonHugePages:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def test_an_empty_cache_comes_in_huge_pages():
-    allowed = "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    settings = {**NAMES, "num_blocks": 80, "max_tokens": 8192, "scale": 0.125, "threads": 1}
-    attention = _native.PagedAttention(**settings)
-    cache = np.zeros((80, BLOCK, KV_HEADS, 2 * DIM), np.float32)
-    cache.fill(0)
-    given = attention.layer(0, cache).counts()["huge_page_bytes"]
-    assert given % (2 << 20) == 0 and not cache.any()
-    assert given >= cache.nbytes - (4 << 20) if allowed else given == 0
-    cache.fill(1)
-    assert huge_bytes_of(cache) >= given / 2  # the kernel may be short of some
-    assert attention.layer(0, cache).counts()["huge_page_bytes"] == 0 and (cache == 1).all()  # what is there stays
-    plain = _native.PagedAttention(**settings, huge_pages=False)
-    assert plain.layer(0, np.zeros_like(cache)).counts()["huge_page_bytes"] == 0
-
-
-def test_a_file_keeps_what_it_holds(tmp_path):
-    shape = (80, BLOCK, KV_HEADS, 2 * DIM)
-    np.full(shape, 1, np.float32).tofile(tmp_path / "cache")
-    attention = _native.PagedAttention(**NAMES, num_blocks=80, max_tokens=8192, scale=0.125, threads=1)
-    cache = np.memmap(tmp_path / "cache", np.float32, "c", shape=shape)
-    cache[:] = 0  # of this process alone
-    assert attention.layer(0, np.asarray(cache)).counts()["huge_page_bytes"] == 0 and not cache.any()
 
 
 def test_tokens_that_matter_are_chosen_wherever_their_blocks_lie():

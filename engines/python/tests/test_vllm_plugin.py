@@ -173,8 +173,7 @@ def work():
         def __init__(self, lost): self.lost = lost
         def counts(self):
             numbers = dict.fromkeys(("gated", "prompt_tokens", "prompt_runs_seen", "prompt_runs_taken", "encoded_keys",
-                                     "changed_windows", "found_windows", "decode_us", "prompt_us", "encode_us", "huge_page_bytes",
-                                     "bytes", "gate_checks", "gate_lost"), 0)
+                                     "changed_windows", "found_windows", "decode_us", "prompt_us", "encode_us", "bytes", "gate_checks", "gate_lost"), 0)
             return {**numbers, "coded": self.coded, "exact": 1, "declined": {"a reason": 3}, "gate_exact": self.lost > 0,
                     "gate_lost_then": self.lost}
     class Impl:

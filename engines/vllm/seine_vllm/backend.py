@@ -76,8 +76,7 @@ class Shape:
             softcap=float(impl.logits_soft_cap), min_tokens=NEVER if s.mode == "exact" else s.min_kv, top_k=s.top_k, beta=s.beta,
             refine=s.refine, sink=s.sink, local=s.local, tail=bool(s.tail), gate=s.gate,
             prompt_mass=s.prompt_mass if s.prompt == "sparse" else 1.0, prompt_min=s.prompt_min,
-            codes_bytes=math.ceil(s.codes_gib * 2**30 / sum(len(shape.numbers) for shape in self.every)), huge_pages=bool(s.huge_pages),
-            **self.ropes(),
+            codes_bytes=math.ceil(s.codes_gib * 2**30 / sum(len(shape.numbers) for shape in self.every)), **self.ropes(),
         )  # fmt: skip
 
     def ropes(self):

@@ -89,8 +89,7 @@ def line_of(counts):
         f"answers: {counts['coded']:,} by codes, {counts['exact']:,} exact (short), {counts['gated']:,} exact (gate), "
         f"{sum(counts['declined'].values()):,} declined",
         f"prompts: {counts['prompt_tokens']:,} tokens",
-        f"{counts['encoded_keys']:,} keys encoded, {counts['changed_windows']:,} windows changed, codes {counts['bytes'] / 2**20:.1f} MiB, "
-        f"{counts['huge_page_bytes'] / 2**20:,.0f} MiB of the cache in huge pages",
+        f"{counts['encoded_keys']:,} keys encoded, {counts['changed_windows']:,} windows changed, codes {counts['bytes'] / 2**20:.1f} MiB",
         f"decoding {counts['decode_us'] / 1e6:.2f} s (encoding {counts['encode_us'] / 1e6:.2f}), prompts {counts['prompt_us'] / 1e6:.2f} s",
     ]
     if counts["prompt_runs_taken"] < counts["prompt_runs_seen"]:

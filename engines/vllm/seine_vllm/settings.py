@@ -24,7 +24,6 @@ class Settings:
     prompt_mass: float = 0.96  # SEINE_PROMPT_MASS: of a block's attention that sparse ones keep
     gate: float = 0.05  # SEINE_GATE: share of attention that a layer may lose before it attends exactly; 0: any
     codes_gib: float = 0.0  # SEINE_CODES_GIB: most that codes take, of all layers; blocks beyond are attended row by row; 0: as many as there are
-    huge_pages: int = 1  # SEINE_HUGE_PAGES=0: the cache's memory stays in the pages that vLLM got
     log_every: float = 10.0  # SEINE_LOG_EVERY: seconds from line to line of counts; 0: at an orderly end alone
 
     @classmethod
@@ -55,7 +54,8 @@ class Settings:
 _RANGES = {
     "min_kv": (256, 1 << 30), "top_k": (1, 1 << 16), "beta": (0, 1), "refine": (0, 1 << 16), "sink": (0, 1 << 20),
     "local": (0, 1 << 20), "tail": (0, 1), "prompt_min": (0, 1 << 30), "prompt_mass": (0.01, 1), "gate": (0, 1),
-    "codes_gib": (0, 1 << 20), "huge_pages": (0, 1), "log_every": (0, 1e9),
+    "codes_gib": (0, 1 << 20),
+    "log_every": (0, 1e9),
 }  # fmt: skip
 
 

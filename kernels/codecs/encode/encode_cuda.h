@@ -102,8 +102,8 @@ SEINE_BODY void MakeCentre(Block& block, Rows& s, const EncodeItem& item, int fi
   });
 }
 
-// Of each window: encode(first, row) while its rows [row, row + kRows), centred, are in s.x, then end(first). turn() as
-// LoadRows'.
+// Calls encode(first, row) of each window while its rows [row, row + kRows), centred, are in s.x, then end(first).
+// turn() as LoadRows'.
 template <typename Block, typename Rows, typename Turn, typename Encode, typename End>
 SEINE_BODY void ForEachWindow(Block& block, Rows& s, const EncodeItem& item, int first, Turn turn, Encode encode,
                               End end) {
