@@ -22,7 +22,7 @@ namespace seine::cpu::HWY_NAMESPACE {
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
 
 // Bfloat16 rows by tiles of AMX. Products of bfloat16 are exact in fp32, and a weight is taken as the sum of two
-// bfloat16 numbers, which is 2^-17 of it off at most. Sums have another order than those above.
+// bfloat16 numbers, which is 2^-17 of it off at most. Sums have another order than those of vectors.
 constexpr int kTilesAtOnce = 8;  // of keys, that a strip attends one behind another: its sums stay near
 struct TileSpace {
   // Pairs of neighbouring keys of a strip's weights, [kTileKeys / 2][kStripRows]: the larger part, and the rest.
