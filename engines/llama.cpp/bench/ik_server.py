@@ -36,8 +36,11 @@ class Engine:
     TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # ggml's numbers
 
     def __init__(self, args):
-        from ik_llama_cpp import _ctypes_api as api
-        from ik_llama_cpp import _internals as of
+        try:
+            from ik_llama_cpp import _ctypes_api as api
+            from ik_llama_cpp import _internals as of
+        except ModuleNotFoundError:
+            sys.exit(f"ik_server: {sys.executable} has no ik_llama_cpp: install ik-llama-cpp-python there")
 
         self.api, self.of = api, of
         api.llama_backend_init()
