@@ -15,6 +15,8 @@ namespace seine::llama {
 
 namespace {
 
+constexpr size_t kMostReasons = 256;  // that differ, for a server's may have numbers in them
+
 // As JSON's string; bytes that are no UTF-8 are replaced.
 std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -28,7 +30,8 @@ void SayOnce(const std::string& key, const std::string& line) {
   static auto* const mutex = new std::mutex();
   static auto* const said = new std::set<std::string>();
   const std::lock_guard<std::mutex> lock(*mutex);
-  if (said->insert(key).second) std::fprintf(stderr, "seine: %s\n", line.c_str());
+  if (said->size() > kMostReasons || !said->insert(key).second) return;
+  std::fprintf(stderr, "seine: %s\n", said->size() > kMostReasons ? "further lines are left out" : line.c_str());
 }
 
 void SayAnswered(int64_t cells, const std::string& how, const std::string& profile) {
@@ -74,7 +77,8 @@ void Report::ComparedPrompt(int64_t ns, int64_t plain_ns, double difference) {
 
 void Report::Declined(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++declined_[reason];
+  const bool kept = declined_.size() < kMostReasons || declined_.count(reason) > 0;
+  ++declined_[kept ? reason : "other reasons"];
 }
 
 void Report::Encoded(int64_t keys, int64_t ns) {
@@ -174,7 +178,7 @@ std::string Report::Json() {
   absl::StrAppend(&json, "}, \"declined\": {");
   between = "";
   for (const auto& [reason, count] : declined_) {
-    absl::StrAppend(&json, between, "\"", reason, "\": ", count);
+    absl::StrAppend(&json, between, Quoted(reason), ": ", count);
     between = ", ";
   }
   return json + "}}";

@@ -170,6 +170,7 @@ void Attention::UseHugePages(const CacheFacts& facts, const CellRows& rows, int6
 
 bool Attention::Encode(Stream* stream) {
   if (runs_.empty()) return true;
+  stream->encoded = true;
   const int64_t begin = NowNs();
   std::atomic<bool> finite{true};
   team_.Run(static_cast<int>(runs_.size()), [&](int i) {
@@ -325,6 +326,9 @@ std::string Attention::Answer(const AttentionNode& node) {
     if (steps_back) Report::Get().AnsweredExactly();
     return {};
   }
+  for (int64_t s = first_stream; s < first_stream + node.num_streams; ++s) {
+    if (Stream& stream = layer->streams[s]; !stream.encoded) RefitAll(&stream);  // of a state that was loaded
+  }
   RefitOne(layer, first_stream, node.num_streams);
   constexpr int kTries = 2;
   for (int i = 0; i < kTries; ++i) {
@@ -366,6 +370,7 @@ ggml_status Attention::AttendPrompt(ggml_tensor* tensor, const AttentionNode& no
   if (const char* why = node.Unfit()) return Decline(tensor, why);
   IsKeyCache(RootOf(node.keys), &layer);
   PromptParams params;
+  params.least = settings().prompt_min;
   if (mode() != Mode::kExact && node.num_cells >= settings().prompt_min) params.mass = prompt_mass();
   const int64_t begin = NowNs();
   const std::string why = prompt_.Answer(node, layer, params);

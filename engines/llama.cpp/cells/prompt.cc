@@ -11,7 +11,7 @@ namespace seine::llama {
 const PromptAttention::Sight& PromptAttention::SightOf(const AttentionNode& node, int layer) {
   if (layer <= last_layer_) sights_.clear();
   last_layer_ = layer;
-  const auto [at, is_new] = sights_.try_emplace(node.mask->data);
+  const auto [at, is_new] = sights_.try_emplace({RootOf(node.mask), node.mask->data});
   Sight& sight = at->second;
   if (!is_new) return sight;
   std::atomic<bool> weighed{false};

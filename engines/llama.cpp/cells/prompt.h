@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engines/llama.cpp/ggml/node.h"
@@ -35,8 +36,9 @@ class PromptAttention {
   const Sight& SightOf(const AttentionNode& node, int layer);
 
   Team& team_;
-  std::map<const void*, Sight> sights_;  // by the mask's data, of one graph
-  std::vector<float> log_sum_exp_;       // where there are sinks
+  // By mask and its data, of one graph: a mask that a layer computes may lie where an earlier layer's has lain.
+  std::map<std::pair<const ggml_tensor*, const void*>, Sight> sights_;
+  std::vector<float> log_sum_exp_;  // where there are sinks
   int last_layer_ = std::numeric_limits<int>::max();
 };
 

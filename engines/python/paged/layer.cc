@@ -116,19 +116,25 @@ void PagedLayer::Attend(const PagedStep& step, nb::handle queries, nb::handle ou
 }
 
 nb::dict PagedLayer::Counts() {
-  const std::lock_guard lock(mutex_);
+  PagedCounts counts;
+  int64_t bytes = 0;
+  LayerGate::Reading reading;
+  {
+    const nb::gil_scoped_release release;  // a long prompt has the lock, and other threads of Python go on
+    const std::lock_guard lock(mutex_);
+    counts = counts_, bytes = cells_->bytes(), reading = gate_.Read();
+  }
   nb::dict out, declined;
-  out["coded"] = counts_.coded, out["exact"] = counts_.exact, out["gated"] = counts_.gated;
-  out["cut"] = counts_.cut;
-  out["prompt_tokens"] = counts_.prompt_tokens;
-  out["prompt_runs_seen"] = counts_.prompt_runs_seen, out["prompt_runs_taken"] = counts_.prompt_runs_taken;
-  out["encoded_keys"] = counts_.encoded_keys;
-  out["changed_windows"] = counts_.changed_windows, out["found_windows"] = counts_.found_windows;
-  out["decode_us"] = counts_.decode_us, out["prompt_us"] = counts_.prompt_us, out["encode_us"] = counts_.encode_us;
-  for (const auto& [why, count] : counts_.declined) declined[why.c_str()] = count;
+  out["coded"] = counts.coded, out["exact"] = counts.exact, out["gated"] = counts.gated;
+  out["cut"] = counts.cut;
+  out["prompt_tokens"] = counts.prompt_tokens;
+  out["prompt_runs_seen"] = counts.prompt_runs_seen, out["prompt_runs_taken"] = counts.prompt_runs_taken;
+  out["encoded_keys"] = counts.encoded_keys;
+  out["changed_windows"] = counts.changed_windows, out["found_windows"] = counts.found_windows;
+  out["decode_us"] = counts.decode_us, out["prompt_us"] = counts.prompt_us, out["encode_us"] = counts.encode_us;
+  for (const auto& [why, count] : counts.declined) declined[why.c_str()] = count;
   out["declined"] = declined;
-  out["bytes"] = cells_->bytes();
-  const LayerGate::Reading reading = gate_.Read();
+  out["bytes"] = bytes;
   out["gate_checks"] = reading.checks, out["gate_lost"] = reading.lost;
   out["gate_exact"] = reading.exact, out["gate_lost_then"] = reading.lost_then;
   return out;

@@ -47,19 +47,19 @@ class SeineBuilder(cpu_attn.CPUAttentionMetadataBuilder):
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         metadata = super().build(common_prefix_len, common_attn_metadata, fast_build)
-        if self.shapes:
-            if metadata.causal is not True or metadata.dynamic_causal is not None:
-                raise NotImplementedError(
-                    "seine: some text is attended without a causal mask, which Seine does not do; VLLM_PLUGINS= serves it"
-                )
-            metadata.seine = {}  # Shape -> its PagedStep
+        if self.shapes and (metadata.causal is not True or metadata.dynamic_causal is not None):
+            raise NotImplementedError(
+                "seine: some text is attended without a causal mask, which Seine does not do; VLLM_PLUGINS= serves it"
+            )
+        # Shape -> its PagedStep. Of every builder: a draft model's is made for its first layer, and serves them all.
+        metadata.seine = {}
         return metadata
 
 
 class Shape:
     """Layers that share one PagedAttention, which is made with the first of their caches."""
 
-    every = weakref.WeakSet()  # of the process: all are there before the first cache
+    every = weakref.WeakSet()  # of the process: all of an engine are there before its first cache
 
     def __init__(self, vllm_config, impl, block_size, numbers):
         self.every.add(self)
@@ -76,8 +76,11 @@ class Shape:
             softcap=float(impl.logits_soft_cap), min_tokens=NEVER if s.mode == "exact" else s.min_kv, top_k=s.top_k, beta=s.beta,
             refine=s.refine, sink=s.sink, local=s.local, tail=bool(s.tail), gate=s.gate,
             prompt_mass=s.prompt_mass if s.prompt == "sparse" else 1.0, prompt_min=s.prompt_min,
-            codes_bytes=math.ceil(s.codes_gib * 2**30 / sum(len(shape.numbers) for shape in self.every)), **self.ropes(),
+            codes_bytes=math.ceil(s.codes_gib * 2**30 / self.layers_of_engine()), **self.ropes(),
         )  # fmt: skip
+
+    def layers_of_engine(self):
+        return sum(len(shape.numbers) for shape in self.every if shape.vllm_config is self.vllm_config)
 
     def ropes(self):
         """What a profile must know of how the layers turn."""
@@ -215,7 +218,7 @@ def choose_layers(vllm_config, layer_names, spec):
             left.setdefault(why, []).append(name)
             continue
         impl = layer.impl
-        key = (impl.num_heads, impl.num_kv_heads, impl.head_size, impl.scale, impl.logits_soft_cap)
+        key = (impl.num_heads, impl.num_kv_heads, impl.head_size, impl.scale, impl.logits_soft_cap, of_draft(name, model))
         shape = shapes.setdefault(key, Shape(vllm_config, impl, block_size, {}))
         shape.numbers[name] = len(shape.numbers)
         impl.shape, impl.seine = shape, None
@@ -256,9 +259,19 @@ def ropes_of(config, names):
     return most, json.dumps(others) if others else ""
 
 
+def numbers_in(name):
+    return [int(part) for part in name.split(".") if part.isdigit()]
+
+
+def of_draft(name, model):
+    """Whether a layer is not the model's own but of what guesses for it, of which its profile says nothing."""
+    numbers = numbers_in(name)
+    return name.startswith("draft_model.") or (len(numbers) == 1 and numbers[0] >= getattr(model.hf_text_config, "num_hidden_layers", math.inf))
+
+
 def number_of(name):
     """A layer's place in the model, of a name such as model.layers.3.self_attn.attn."""
-    numbers = [int(part) for part in name.split(".") if part.isdigit()]
+    numbers = numbers_in(name)
     if len(numbers) != 1:
         raise ValueError(f"SEINE_PROFILE needs layers that say their number, and not {name}")
     return numbers[0]

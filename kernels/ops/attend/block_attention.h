@@ -5,9 +5,8 @@
 //   log_sum_exp = m + log sum_k e^(s - m)
 // A row's maximum m is raised only where a logit exceeds it by 8 powers of two, so that sums are seldom scaled anew.
 // A row's numbers do not depend on the rows beside it. Sums are fused multiply-adds, one after another: the bits are
-// the same on every target that fuses (AVX2 and wider, NEON, SCALAR). But rows and queries that are bfloat16 numbers
-// are attended by tiles of AMX where AVX3_DL has them: products are exact there too, weights to 2^-17, and sums have
-// another order.
+// the same on every target that fuses (AVX2 and wider, NEON, SCALAR). But heads whose dimension is a multiple of 32 are
+// attended by tiles of AMX where AVX3_DL has them (block_parts-inl.h): as near, but sums have another order.
 #ifndef SEINE_KERNELS_OPS_ATTEND_BLOCK_ATTENTION_H_
 #define SEINE_KERNELS_OPS_ATTEND_BLOCK_ATTENTION_H_
 

@@ -1,4 +1,4 @@
-// Blocks of bfloat16 rows by tiles of AMX. Per-target header.
+// Blocks of rows by tiles of AMX. Per-target header.
 #if defined(SEINE_KERNELS_OPS_ATTEND_BLOCK_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SEINE_KERNELS_OPS_ATTEND_BLOCK_TILES_INL_H_
 #undef SEINE_KERNELS_OPS_ATTEND_BLOCK_TILES_INL_H_
@@ -9,11 +9,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "kernels/cpu/amx.h"
+#include "kernels/ops/attend/block_parts-inl.h"
 #include "kernels/ops/attend/block_strips-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,151 +20,77 @@ namespace seine::cpu::HWY_NAMESPACE {
 
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
 
-// Bfloat16 rows by tiles of AMX. Products of bfloat16 are exact in fp32, and a weight is taken as the sum of two
-// bfloat16 numbers, which is 2^-17 of it off at most. Sums have another order than those of vectors.
-constexpr int kTilesAtOnce = 8;  // of keys, that a strip attends one behind another: its sums stay near
-struct TileSpace {
-  // Pairs of neighbouring keys of a strip's weights, [kTileKeys / 2][kStripRows]: the larger part, and the rest.
-  struct Weights {
-    uint32_t *high, *low;
-  };
-  std::vector<Workspace::Line> memory;
-  uint16_t *keys, *values;  // [kTilesAtOnce][kTileKeys][head_dim], [kTilesAtOnce][head_dim][kTileKeys]
-  uint32_t* queries;        // pairs of neighbouring coordinates, [strips][head_dim / 2][kStripRows]
-  float* logits[2];         // [kTileKeys][kStripRows], of strips by turns
-  Weights weights[2];       // the same
-
-  TileSpace(int dim, int strips) {
-    const size_t tiles = static_cast<size_t>(kTilesAtOnce) * kTileKeys * dim / 2;
-    const size_t weighed = static_cast<size_t>(kTileKeys) / 2 * kStripRows;
-    const size_t asked = static_cast<size_t>(strips) * dim / 2 * kStripRows;
-    memory.resize((2 * tiles + 8 * weighed + asked) / 16);
-    auto* at = reinterpret_cast<uint32_t*>(memory.data());
-    const auto take = [&](size_t count) { return at += count, at - count; };
-    keys = reinterpret_cast<uint16_t*>(take(tiles)), values = reinterpret_cast<uint16_t*>(take(tiles));
-    for (Weights& of : weights) of.high = take(weighed), of.low = take(weighed);
-    for (float*& of : logits) of = reinterpret_cast<float*>(take(2 * weighed));
-    queries = take(asked);
-  }
-};
-
-// False, and no more is done, where a query is no bfloat16 number.
-HWY_INLINE bool PackPairs(const BlockTask& task, TileSpace* space) {
-  const DF d;
-  const DU du;
-  const int dim = task.keys.head_dim;
-  auto rest = hn::Zero(du);
-  for (int r = 0; r < task.num_rows; r += 4) {
-    uint32_t* const to = space->queries + static_cast<size_t>(r / kStripRows) * dim / 2 * kStripRows + r % kStripRows;
-    for (int j = 0; j < dim; j += 32) {
-      VF v[4];
-      for (int i = 0; i < 4; ++i) {
-        v[i] = hn::Zero(d);
-        if (r + i >= task.num_rows) continue;
-        const float* const at = task.queries[r + i] + j;
-        const auto first = hn::BitCast(du, hn::LoadU(d, at)), second = hn::BitCast(du, hn::LoadU(d, at + 16));
-        rest = hn::Or(rest, hn::Or(first, second));
-        const auto even = hn::ConcatEven(du, second, first), odd = hn::ConcatOdd(du, second, first);
-        v[i] = hn::BitCast(d, hn::Or(hn::ShiftRight<16>(even), odd));
-      }
-      TurnFour(v);
-      StoreBlocks(v, reinterpret_cast<float*>(to) + static_cast<size_t>(j) / 2 * kStripRows, kStripRows);
-    }
-  }
-  return hn::AllTrue(du, hn::Eq(hn::And(rest, hn::Set(du, 0xFFFFu)), hn::Zero(du)));
-}
-
-HWY_INLINE void CopyKeys(const BlockTask& task, const KeyTile& tile, uint16_t* out) {
-  const int dim = task.keys.head_dim;
-  for (const int32_t run : tile.runs) {
-    for (int i = 0; i < kRunKeys; ++i, out += dim) {
-      if (run < 0 || run + i >= task.num_places) {
-        std::fill_n(out, dim, uint16_t{0});
-      } else {
-        std::memcpy(out, task.keys.row(run + i), dim * sizeof(uint16_t));
-      }
-    }
-  }
-}
-
-// Values with their keys in a row: pairs of neighbours, four of them turned at a time.
-HWY_INLINE void TurnValues(const BlockTask& task, const KeyTile& tile, uint16_t* out) {
-  static constexpr uint16_t kNothing[16] = {};
-  const DF d;
-  const DU du;
-  const hn::Rebind<uint16_t, DU> d16;
-  const int dim = task.values.head_dim;
-  const uint16_t* rows[kTileKeys];
-  for (int i = 0; i < kTileKeys; ++i) {
-    const int32_t run = tile.runs[i / kRunKeys], place = run + i % kRunKeys;
-    rows[i] = run < 0 || place >= task.num_places ? nullptr : static_cast<const uint16_t*>(task.values.row(place));
-  }
-  const auto load = [&](int key, int j) HWY_ATTR {
-    return hn::PromoteTo(du, hn::LoadU(d16, rows[key] == nullptr ? kNothing : rows[key] + j));
-  };
-  for (int key = 0; key < kTileKeys; key += 8) {
-    for (int j = 0; j < dim; j += 16) {
-      VF v[4];
-      for (int i = 0; i < 4; ++i) {
-        v[i] = hn::BitCast(d, hn::Or(load(key + 2 * i, j), hn::ShiftLeft<16>(load(key + 2 * i + 1, j))));
-      }
-      TurnFour(v);
-      StoreBlocks(v, reinterpret_cast<float*>(out + static_cast<size_t>(j) * kTileKeys + key), kTileKeys / 2);
-    }
-  }
-}
-
-// Splits two neighbouring keys' weights into two bfloat16 numbers each, in pairs: the larger parts, and the rest.
-HWY_INLINE void SplitPair(VF a, VF b, uint32_t* high, uint32_t* low) {
-  const DF d;
-  const DU du;
-  const auto upper = hn::Set(du, 0xFFFF0000u), half = hn::Set(du, 0x8000u);
-  const auto a_high = hn::And(hn::BitCast(du, a), upper), b_high = hn::And(hn::BitCast(du, b), upper);
-  const auto a_low = hn::Add(hn::BitCast(du, hn::Sub(a, hn::BitCast(d, a_high))), half);
-  const auto b_low = hn::Add(hn::BitCast(du, hn::Sub(b, hn::BitCast(d, b_high))), half);
-  hn::Store(hn::Or(hn::ShiftRight<16>(a_high), b_high), du, high);
-  hn::Store(hn::Or(hn::ShiftRight<16>(a_low), hn::And(b_low, upper)), du, low);
-}
-
-// Tiles 0 to 2 are sums, 3 has keys or values, 4 to 6 queries or weights.
 constexpr size_t kStripBytes = kStripRows * sizeof(float);
-template <int kOf, int kV = 0, typename Do>
-HWY_INLINE void ForEachVec(Do act) {
-  if constexpr (kV < kOf) {
-    act(std::integral_constant<int, kV>());
-    ForEachVec<kOf, kV + 1>(act);
+template <int kOf, int kI = 0, typename Do>
+HWY_INLINE void ForEach(Do act) {
+  if constexpr (kI < kOf) {
+    act(std::integral_constant<int, kI>());
+    ForEach<kOf, kI + 1>(act);
   }
 }
 
-// Logits of a strip's rows and kTileRows keys from `key` on.
-template <int kOf>
+// Tiles 0 to 2 are sums, 4 to 6 queries or weights, and 3 and 7 by turns keys or values.
+template <int kPart>
+constexpr int kLeft = kPart % 2 == 0 ? 3 : 7;
+
+// Vectors of rows: their sums += the parts of the left side times the one part of the right that is at `right`.
+template <int kOf, int kParts>
+HWY_INLINE void MultiplyParts(const uint16_t* left, size_t part_step, size_t row_bytes, const uint32_t* right) {
+  LoadTile<kLeft<0>>(left, row_bytes);
+  ForEach<kOf>([&](auto v) {
+    LoadTile<4 + v()>(right + v() * kLanes, kStripBytes);
+    MultiplyTiles<v(), kLeft<0>, 4 + v()>();
+  });
+  ForEach<kParts - 1>([&](auto i) {
+    constexpr int kPart = i() + 1;
+    LoadTile<kLeft<kPart>>(left + kPart * part_step, row_bytes);
+    ForEach<kOf>([&](auto v) { MultiplyTiles<v(), kLeft<kPart>, 4 + v()>(); });
+  });
+}
+
+// Logits of a strip's rows and kTileRows keys from `key` on. Of parts i and j those are multiplied for which i + j is
+// less than kMostParts.
+template <int kOf, int kKeyParts, int kQueryParts>
 void MultiplyKeys(const uint16_t* keys, int dim, const uint32_t* queries, int key, float* logits) {
-  ForEachVec<kOf>([](auto v) { ZeroTile<v()>(); });
+  const size_t tile = static_cast<size_t>(kTileKeys) * dim, step = static_cast<size_t>(dim) / 2 * kStripRows;
+  ForEach<kOf>([](auto v) { ZeroTile<v()>(); });
   for (int j = 0; j < dim; j += 32) {
-    LoadTile<3>(keys + static_cast<size_t>(key) * dim + j, dim * sizeof(uint16_t));
-    ForEachVec<kOf>([&](auto v) {
-      LoadTile<4 + v()>(queries + static_cast<size_t>(j) / 2 * kStripRows + v() * kLanes, kStripBytes);
-      MultiplyTiles<v(), 3, 4 + v()>();
+    ForEach<kQueryParts>([&](auto asked) {
+      constexpr int kParts = std::min(kKeyParts, kMostParts - asked());
+      MultiplyParts<kOf, kParts>(keys + static_cast<size_t>(key) * dim + j, tile, dim * sizeof(uint16_t),
+                                 queries + asked() * step + static_cast<size_t>(j) / 2 * kStripRows);
     });
   }
-  ForEachVec<kOf>([&](auto v) { StoreTile<v()>(logits + key * kStripRows + v() * kLanes, kStripBytes); });
+  ForEach<kOf>([&](auto v) { StoreTile<v()>(logits + key * kStripRows + v() * kLanes, kStripBytes); });
 }
 
-// A strip's sums of kTileRows coordinates from j on, with the tile's values weighted.
-template <int kOf>
-void AddValuesAt(const uint16_t* values, const TileSpace::Weights& weights, int j, float* sums) {
+// A strip's sums of kTileRows coordinates from j on, with the tile's values weighted. The smallest of three parts meets
+// the larger ones of the weights alone.
+template <int kOf, int kParts>
+void AddValuesAt(const uint16_t* values, int dim, const TileSpace::Weights& weights, int j, float* sums) {
+  const size_t tile = static_cast<size_t>(kTileKeys) * dim;
   sums += static_cast<size_t>(j) * kStripRows;
-  ForEachVec<kOf>([&](auto v) { LoadTile<v()>(sums + v() * kLanes, kStripBytes); });
+  ForEach<kOf>([&](auto v) { LoadTile<v()>(sums + v() * kLanes, kStripBytes); });
   for (int key = 0; key < kTileKeys; key += 32) {
-    LoadTile<3>(values + static_cast<size_t>(j) * kTileKeys + key, kTileKeys * sizeof(uint16_t));
-    for (const uint32_t* const part : {weights.high, weights.low}) {
-      ForEachVec<kOf>([&](auto v) {
-        LoadTile<4 + v()>(part + static_cast<size_t>(key) / 2 * kStripRows + v() * kLanes, kStripBytes);
-        MultiplyTiles<v(), 3, 4 + v()>();
-      });
-    }
+    const uint16_t* const from = values + static_cast<size_t>(j) * kTileKeys + key;
+    const size_t at = static_cast<size_t>(key) / 2 * kStripRows;
+    MultiplyParts<kOf, kParts>(from, tile, kTileKeys * sizeof(uint16_t), weights.high + at);
+    MultiplyParts<kOf, std::min(kParts, 2)>(from, tile, kTileKeys * sizeof(uint16_t), weights.low + at);
   }
-  ForEachVec<kOf>([&](auto v) { StoreTile<v()>(sums + v() * kLanes, kStripBytes); });
+  ForEach<kOf>([&](auto v) { StoreTile<v()>(sums + v() * kLanes, kStripBytes); });
+}
+
+using MultiplyKeysOf = decltype(&MultiplyKeys<1, 1, 1>);
+using AddValuesOf = decltype(&AddValuesAt<1, 1>);
+template <int kOf>
+HWY_INLINE MultiplyKeysOf KeysBy(int key_parts, int query_parts) {
+  if (key_parts == 1) return query_parts == 1 ? MultiplyKeys<kOf, 1, 1> : MultiplyKeys<kOf, 1, 3>;
+  if (key_parts == 2) return query_parts == 1 ? MultiplyKeys<kOf, 2, 1> : MultiplyKeys<kOf, 2, 3>;
+  return query_parts == 1 ? MultiplyKeys<kOf, 3, 1> : MultiplyKeys<kOf, 3, 3>;
+}
+template <int kOf>
+HWY_INLINE AddValuesOf ValuesBy(int parts) {
+  return parts == 1 ? AddValuesAt<kOf, 1> : parts == 2 ? AddValuesAt<kOf, 2> : AddValuesAt<kOf, 3>;
 }
 
 template <int kOf>
@@ -186,7 +111,13 @@ HWY_INLINE void Scale(float by, float* logits) {
 class TileStrips {
  public:
   TileStrips(const BlockTask& task, const Workspace& w, const TileSpace& space)
-      : task_(task), w_(w), space_(space), dim_(task.keys.head_dim), tile_(static_cast<size_t>(kTileKeys) * dim_) {}
+      : task_(task),
+        w_(w),
+        space_(space),
+        dim_(task.keys.head_dim),
+        keys_by_{KeysBy<1>(space.key_parts, space.query_parts), KeysBy<2>(space.key_parts, space.query_parts),
+                 KeysBy<3>(space.key_parts, space.query_parts)},
+        values_by_{ValuesBy<1>(space.value_parts), ValuesBy<2>(space.value_parts), ValuesBy<3>(space.value_parts)} {}
 
   // The strip attends a tile that `space` has until Finish.
   void Attend(const Strip& strip, const Sight& sight, int s, int tile) {
@@ -206,7 +137,8 @@ class TileStrips {
   }
 
  private:
-  static constexpr int kPieces = 8, kPieceKeys = kTileKeys / kPieces;  // of a tile's weights
+  static constexpr int kPieces = 8,
+                       kPieceKeys = kTileKeys / kPieces;  // of a tile's weights
   struct Turn {
     int s = 0, vecs = 0;       // 0: none
     int tile = 0, buffer = 0;  // of keys; of logits, and of weights
@@ -222,16 +154,16 @@ class TileStrips {
 
   // Keys of the turn that is next.
   void Multiply(const Turn& next, int key) const {
-    static constexpr decltype(&MultiplyKeys<1>) kOf[] = {MultiplyKeys<1>, MultiplyKeys<2>, MultiplyKeys<3>};
-    const uint32_t* const queries = space_.queries + static_cast<size_t>(next.s) * kStripRows * dim_ / 2;
-    kOf[next.vecs - 1](space_.keys + next.tile * tile_, dim_, queries, key, space_.logits[next.buffer]);
+    const uint32_t* const queries = space_.queries + next.s * space_.query_parts * space_.query_step;
+    const uint16_t* const keys = space_.keys + next.tile * space_.key_parts * space_.tile;
+    keys_by_[next.vecs - 1](keys, dim_, queries, key, space_.logits[next.buffer]);
   }
   // Values of the turn that was last, whose weights are complete.
   void Add(int j) const {
-    static constexpr decltype(&AddValuesAt<1>) kOf[] = {AddValuesAt<1>, AddValuesAt<2>, AddValuesAt<3>};
     if (last_.vecs == 0) return;
-    kOf[last_.vecs - 1](space_.values + last_.tile * tile_, space_.weights[last_.buffer], j,
-                        w_.sums + static_cast<size_t>(last_.s) * kStripRows * dim_);
+    const uint16_t* const values = space_.values + last_.tile * space_.value_parts * space_.tile;
+    values_by_[last_.vecs - 1](values, dim_, space_.weights[last_.buffer], j,
+                               w_.sums + static_cast<size_t>(last_.s) * kStripRows * dim_);
   }
 
   void AddAll() {
@@ -269,9 +201,8 @@ class TileStrips {
           const float* const of = logits + key * kStripRows + v * kLanes;
           const VF a = Exp2(hn::MulSub(hn::Load(d, of), units, now[v]));
           const VF b = Exp2(hn::MulSub(hn::Load(d, of + kStripRows), units, now[v]));
-          sums[v] = hn::Add(sums[v], hn::Add(a, b));
           const size_t to = static_cast<size_t>(key) / 2 * kStripRows + v * kLanes;
-          SplitPair(a, b, weights.high + to, weights.low + to);
+          sums[v] = hn::Add(sums[v], SplitPair(a, b, weights.high + to, weights.low + to));
         }
       }
     }
@@ -282,9 +213,10 @@ class TileStrips {
   const Workspace& w_;
   const TileSpace& space_;
   const int dim_;
-  const size_t tile_;  // numbers of a tile of keys, or of values
-  Turn now_, last_;    // whose logits are there; whose weights are
-  Sight sight_;        // of now_
+  const MultiplyKeysOf keys_by_[3];  // of one vector of rows, of two and of three
+  const AddValuesOf values_by_[3];
+  Turn now_, last_;  // whose logits are there; whose weights are
+  Sight sight_;      // of now_
 };
 
 #endif  // AVX3_DL
@@ -292,17 +224,16 @@ class TileStrips {
 // Returns false, and has done nothing, where tiles of AMX cannot do it.
 HWY_INLINE bool AttendByTiles(const BlockTask& task, int strips, const Workspace& w) {
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
-  const bool bfloat16 = task.keys.dtype == DType::kBFloat16 && task.values.dtype == DType::kBFloat16;
-  if (!bfloat16 || task.keys.head_dim % 32 != 0 || !HasAmx()) return false;
-  TileSpace space(task.keys.head_dim, strips);
-  if (!PackPairs(task, &space)) return false;
+  if (task.keys.head_dim % 32 != 0 || !HasAmx()) return false;
+  TileSpace space(task, strips);
+  PackPairs(task, space);
   const TileScope tiles;
   TileStrips all(task, w, space);
-  const size_t of_tile = static_cast<size_t>(kTileKeys) * task.keys.head_dim;
+  const int at_once = space.tiles_at_once;
   Sight sight;
-  for (int64_t first = 0; first < task.num_tiles && !StopRequested(); first += kTilesAtOnce) {
-    const auto count = static_cast<int>(std::min<int64_t>(kTilesAtOnce, task.num_tiles - first));
-    bool packed[kTilesAtOnce] = {};
+  for (int64_t first = 0; first < task.num_tiles && !StopRequested(); first += at_once) {
+    const auto count = static_cast<int>(std::min<int64_t>(at_once, task.num_tiles - first));
+    bool packed[TileSpace::kMostTiles] = {};
     for (int s = 0; s < strips; ++s) {
       const Strip strip = StripOf(task, s);
       for (int t = 0; t < count; ++t) {
@@ -311,12 +242,12 @@ HWY_INLINE bool AttendByTiles(const BlockTask& task, int strips, const Workspace
         if (sight.none) continue;
         if (!packed[t]) {
           packed[t] = true;
-          CopyKeys(task, tile, space.keys + t * of_tile);
-          TurnValues(task, tile, space.values + t * of_tile);
+          PackKeys(task, tile, space, space.keys + t * space.key_parts * space.tile);
+          TurnValues(task, tile, space, space.values + t * space.value_parts * space.tile);
         }
         all.Attend(strip, sight, s, t);
       }
-      for (int64_t ahead = first + kTilesAtOnce + s; ahead < std::min(first + 2 * kTilesAtOnce, task.num_tiles);
+      for (int64_t ahead = first + at_once + s; ahead < std::min(first + 2 * at_once, task.num_tiles);
            ahead += strips) {
         PrefetchTile(task, task.keys, task.tiles[ahead]);
         PrefetchTile(task, task.values, task.tiles[ahead]);
