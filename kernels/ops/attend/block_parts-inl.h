@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/cpu/amx.h"
 #include "kernels/ops/attend/block_strips-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,8 +20,8 @@ namespace seine::cpu::HWY_NAMESPACE {
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
 
 // A number is the sum of bfloat16 numbers, whose products are exact in fp32: three hold all of an fp32 number, two of a
-// half. Products below 2^-20 of a whole one are left out, so that logits are as near as fp32's own. A weight is rounded
-// to two, and is that rounded one in the sum of weights too.
+// half. Products below 2^-20 of a whole one are left out, so that logits are as near as fp32's own. A weight is
+// three too, or among bfloat16 numbers alone the nearest two.
 constexpr int kMostParts = 3;
 HWY_INLINE int PartsOf(DType dtype) {
   return dtype == DType::kBFloat16 ? 1 : dtype == DType::kFloat16 ? 2 : kMostParts;
@@ -54,18 +55,18 @@ HWY_INLINE int QueryPartsOf(const BlockTask& task) {
 }
 
 struct TileSpace {
-  // Pairs of neighbouring keys of a strip's weights, [kTileKeys / 2][kStripRows]: the larger part, and the rest.
+  // Parts of a strip's weights, each of pairs of neighbouring keys, [kTileKeys / 2][kStripRows].
   struct Weights {
-    uint32_t *high, *low;
+    uint32_t* parts[kMostParts];
   };
   static constexpr int kMostTiles = 8;  // of keys, that a strip attends one behind another: its sums stay near
-  const int key_parts, value_parts, query_parts;
+  const int key_parts, value_parts, query_parts, weight_parts;
   const int tiles_at_once;  // of several parts fewer, so that they stay near as well
   const size_t tile;        // numbers of a part
   const size_t query_step;  // pairs of a part of a strip's queries
-  std::unique_ptr<Workspace::Line[]> memory;
   uint16_t *keys, *values;  // [tiles_at_once][parts][kTileKeys][head_dim], [..][parts][head_dim][kTileKeys]
   uint32_t* queries;        // pairs of neighbouring coordinates, [strips][parts][head_dim / 2][kStripRows]
+  float* of_tile;           // [kTileRows][kStripRows]
   float* logits[2];         // [kTileKeys][kStripRows], of strips by turns
   Weights weights[2];       // the same
 
@@ -73,19 +74,26 @@ struct TileSpace {
       : key_parts(PartsOf(task.keys.dtype)),
         value_parts(PartsOf(task.values.dtype)),
         query_parts(QueryPartsOf(task)),
+        weight_parts(query_parts == 1 && value_parts == 1 ? 2 : kMostParts),
         tiles_at_once(2 * kMostTiles / (key_parts + value_parts)),
         tile(static_cast<size_t>(kTileKeys) * task.keys.head_dim),
         query_step(static_cast<size_t>(task.keys.head_dim) / 2 * kStripRows) {
     const size_t of_keys = tiles_at_once * key_parts * tile / 2, of_values = tiles_at_once * value_parts * tile / 2;
     const size_t weighed = static_cast<size_t>(kTileKeys) / 2 * kStripRows;
-    const size_t asked = strips * query_parts * query_step;
-    memory.reset(new Workspace::Line[(of_keys + of_values + 8 * weighed + asked) / 16]);  // not cleared
+    const size_t asked = strips * query_parts * query_step, sums = kTileRows * kStripRows;
+    // A thread keeps it, for pages that are new cost as much as half a block.
+    static thread_local std::unique_ptr<Workspace::Line[]> memory;
+    static thread_local size_t held = 0;
+    const size_t lines = (of_keys + of_values + 10 * weighed + asked + sums) / 16;
+    if (held < lines) memory.reset(new Workspace::Line[lines]), held = lines;
     auto* at = reinterpret_cast<uint32_t*>(memory.get());
     const auto take = [&](size_t count) { return at += count, at - count; };
     keys = reinterpret_cast<uint16_t*>(take(of_keys)), values = reinterpret_cast<uint16_t*>(take(of_values));
-    for (Weights& of : weights) of.high = take(weighed), of.low = take(weighed);
+    for (Weights& of : weights) {
+      for (uint32_t*& part : of.parts) part = take(weighed);
+    }
     for (float*& of : logits) of = reinterpret_cast<float*>(take(2 * weighed));
-    queries = take(asked);
+    queries = take(asked), of_tile = reinterpret_cast<float*>(take(sums));
   }
 };
 
@@ -179,17 +187,22 @@ HWY_INLINE hn::VFromD<DU> Rounded(VF x) {
   return hn::And(hn::Add(hn::BitCast(du, x), hn::Set(du, 0x8000u)), hn::Set(du, 0xFFFF0000u));
 }
 
-// Splits two neighbouring keys' weights into two bfloat16 numbers each, in pairs: the larger parts, and the rest.
-// Returns what these add up to.
-HWY_INLINE VF SplitPair(VF a, VF b, uint32_t* high, uint32_t* low) {
+// Splits two neighbouring keys' weights, in pairs of parts: three, which are all of them, or the nearest two.
+template <int kParts>
+HWY_INLINE void SplitPair(VF a, VF b, uint32_t* const* parts, size_t at) {
   const DF d;
   const DU du;
-  const auto a_high = Rounded(a), b_high = Rounded(b);
-  const auto a_low = Rounded(hn::Sub(a, hn::BitCast(d, a_high)));
-  const auto b_low = Rounded(hn::Sub(b, hn::BitCast(d, b_high)));
-  hn::Store(hn::BitCast(du, Pair(a_high, b_high)), du, high);
-  hn::Store(hn::BitCast(du, Pair(a_low, b_low)), du, low);
-  return hn::Add(a, b);
+  if constexpr (kParts == kMostParts) {
+    for (int i = 0; i < kParts; ++i) {
+      const auto even = TakePart(&a), odd = TakePart(&b);
+      hn::Store(hn::BitCast(du, Pair(even, odd)), du, parts[i] + at);
+    }
+  } else {
+    const auto even = Rounded(a), odd = Rounded(b);
+    hn::Store(hn::BitCast(du, Pair(even, odd)), du, parts[0] + at);
+    a = hn::Sub(a, hn::BitCast(d, even)), b = hn::Sub(b, hn::BitCast(d, odd));
+    hn::Store(hn::BitCast(du, Pair(Rounded(a), Rounded(b))), du, parts[1] + at);
+  }
 }
 
 #endif  // AVX3_DL

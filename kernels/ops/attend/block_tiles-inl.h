@@ -36,52 +36,63 @@ constexpr int kLeft = kPart % 2 == 0 ? 3 : 7;
 // Vectors of rows: their sums += the parts of the left side times the one part of the right that is at `right`.
 template <int kOf, int kParts>
 HWY_INLINE void MultiplyParts(const uint16_t* left, size_t part_step, size_t row_bytes, const uint32_t* right) {
-  LoadTile<kLeft<0>>(left, row_bytes);
+  LoadTile<kLeft<kParts - 1>>(left + (kParts - 1) * part_step, row_bytes);
   ForEach<kOf>([&](auto v) {
     LoadTile<4 + v()>(right + v() * kLanes, kStripBytes);
-    MultiplyTiles<v(), kLeft<0>, 4 + v()>();
+    MultiplyTiles<v(), kLeft<kParts - 1>, 4 + v()>();
   });
   ForEach<kParts - 1>([&](auto i) {
-    constexpr int kPart = i() + 1;
+    constexpr int kPart = kParts - 2 - i();
     LoadTile<kLeft<kPart>>(left + kPart * part_step, row_bytes);
     ForEach<kOf>([&](auto v) { MultiplyTiles<v(), kLeft<kPart>, 4 + v()>(); });
   });
 }
 
 // Logits of a strip's rows and kTileRows keys from `key` on. Of parts i and j those are multiplied for which i + j is
-// less than kMostParts.
+// less than kMostParts, the smaller ones first, so that few sums are rounded at their full size.
 template <int kOf, int kKeyParts, int kQueryParts>
 void MultiplyKeys(const uint16_t* keys, int dim, const uint32_t* queries, int key, float* logits) {
   const size_t tile = static_cast<size_t>(kTileKeys) * dim, step = static_cast<size_t>(dim) / 2 * kStripRows;
   ForEach<kOf>([](auto v) { ZeroTile<v()>(); });
-  for (int j = 0; j < dim; j += 32) {
-    ForEach<kQueryParts>([&](auto asked) {
-      constexpr int kParts = std::min(kKeyParts, kMostParts - asked());
-      MultiplyParts<kOf, kParts>(keys + static_cast<size_t>(key) * dim + j, tile, dim * sizeof(uint16_t),
-                                 queries + asked() * step + static_cast<size_t>(j) / 2 * kStripRows);
-    });
-  }
+  ForEach<kQueryParts>([&](auto i) {
+    constexpr int kAsked = kQueryParts - 1 - i();
+    for (int j = 0; j < dim; j += 32) {
+      MultiplyParts<kOf, std::min(kKeyParts, kMostParts - kAsked)>(
+          keys + static_cast<size_t>(key) * dim + j, tile, dim * sizeof(uint16_t),
+          queries + kAsked * step + static_cast<size_t>(j) / 2 * kStripRows);
+    }
+  });
   ForEach<kOf>([&](auto v) { StoreTile<v()>(logits + key * kStripRows + v() * kLanes, kStripBytes); });
 }
 
-// A strip's sums of kTileRows coordinates from j on, with the tile's values weighted. The smallest of three parts meets
-// the larger ones of the weights alone.
-template <int kOf, int kParts>
-void AddValuesAt(const uint16_t* values, int dim, const TileSpace::Weights& weights, int j, float* sums) {
+// A strip's sums of kTileRows coordinates from j on, with the tile's values weighted. The tile's own sum comes first:
+// few are then rounded at their full size.
+template <int kOf, int kParts, int kWeightParts>
+void AddValuesAt(const uint16_t* values, int dim, const TileSpace::Weights& weights, int j, float* of_tile,
+                 float* sums) {
+  const DF d;
   const size_t tile = static_cast<size_t>(kTileKeys) * dim;
-  sums += static_cast<size_t>(j) * kStripRows;
-  ForEach<kOf>([&](auto v) { LoadTile<v()>(sums + v() * kLanes, kStripBytes); });
+  ForEach<kOf>([](auto v) { ZeroTile<v()>(); });
   for (int key = 0; key < kTileKeys; key += 32) {
-    const uint16_t* const from = values + static_cast<size_t>(j) * kTileKeys + key;
-    const size_t at = static_cast<size_t>(key) / 2 * kStripRows;
-    MultiplyParts<kOf, kParts>(from, tile, kTileKeys * sizeof(uint16_t), weights.high + at);
-    MultiplyParts<kOf, std::min(kParts, 2)>(from, tile, kTileKeys * sizeof(uint16_t), weights.low + at);
+    ForEach<kWeightParts>([&](auto i) {
+      constexpr int kWeight = kWeightParts - 1 - i();
+      MultiplyParts<kOf, std::min(kParts, kMostParts - kWeight)>(
+          values + static_cast<size_t>(j) * kTileKeys + key, tile, kTileKeys * sizeof(uint16_t),
+          weights.parts[kWeight] + static_cast<size_t>(key) / 2 * kStripRows);
+    });
   }
-  ForEach<kOf>([&](auto v) { StoreTile<v()>(sums + v() * kLanes, kStripBytes); });
+  ForEach<kOf>([&](auto v) { StoreTile<v()>(of_tile + v() * kLanes, kStripBytes); });
+  sums += static_cast<size_t>(j) * kStripRows;
+  for (int i = 0; i < kTileRows; ++i) {
+    for (int v = 0; v < kOf; ++v) {
+      float* const to = sums + i * kStripRows + v * kLanes;
+      hn::Store(hn::Add(hn::Load(d, to), hn::Load(d, of_tile + i * kStripRows + v * kLanes)), d, to);
+    }
+  }
 }
 
 using MultiplyKeysOf = decltype(&MultiplyKeys<1, 1, 1>);
-using AddValuesOf = decltype(&AddValuesAt<1, 1>);
+using AddValuesOf = decltype(&AddValuesAt<1, 1, 2>);
 template <int kOf>
 HWY_INLINE MultiplyKeysOf KeysBy(int key_parts, int query_parts) {
   if (key_parts == 1) return query_parts == 1 ? MultiplyKeys<kOf, 1, 1> : MultiplyKeys<kOf, 1, 3>;
@@ -89,8 +100,9 @@ HWY_INLINE MultiplyKeysOf KeysBy(int key_parts, int query_parts) {
   return query_parts == 1 ? MultiplyKeys<kOf, 3, 1> : MultiplyKeys<kOf, 3, 3>;
 }
 template <int kOf>
-HWY_INLINE AddValuesOf ValuesBy(int parts) {
-  return parts == 1 ? AddValuesAt<kOf, 1> : parts == 2 ? AddValuesAt<kOf, 2> : AddValuesAt<kOf, 3>;
+HWY_INLINE AddValuesOf ValuesBy(int parts, int weight_parts) {
+  if (parts == 1) return weight_parts == 2 ? AddValuesAt<kOf, 1, 2> : AddValuesAt<kOf, 1, 3>;
+  return parts == 2 ? AddValuesAt<kOf, 2, 3> : AddValuesAt<kOf, 3, 3>;
 }
 
 template <int kOf>
@@ -117,7 +129,9 @@ class TileStrips {
         dim_(task.keys.head_dim),
         keys_by_{KeysBy<1>(space.key_parts, space.query_parts), KeysBy<2>(space.key_parts, space.query_parts),
                  KeysBy<3>(space.key_parts, space.query_parts)},
-        values_by_{ValuesBy<1>(space.value_parts), ValuesBy<2>(space.value_parts), ValuesBy<3>(space.value_parts)} {}
+        values_by_{ValuesBy<1>(space.value_parts, space.weight_parts),
+                   ValuesBy<2>(space.value_parts, space.weight_parts),
+                   ValuesBy<3>(space.value_parts, space.weight_parts)} {}
 
   // The strip attends a tile that `space` has until Finish.
   void Attend(const Strip& strip, const Sight& sight, int s, int tile) {
@@ -146,9 +160,10 @@ class TileStrips {
 
   // Weighs what is now; the logits are those of the turn before.
   void Step(const Turn& next) {
-    static constexpr decltype(&TileStrips::Weigh<1>) kOf[] = {&TileStrips::Weigh<1>, &TileStrips::Weigh<2>,
-                                                              &TileStrips::Weigh<3>};
-    (this->*kOf[now_.vecs - 1])(next);
+    static constexpr decltype(&TileStrips::Weigh<1, 2>) kOf[][3] = {
+        {&TileStrips::Weigh<1, 2>, &TileStrips::Weigh<2, 2>, &TileStrips::Weigh<3, 2>},
+        {&TileStrips::Weigh<1, 3>, &TileStrips::Weigh<2, 3>, &TileStrips::Weigh<3, 3>}};
+    (this->*kOf[space_.weight_parts - 2][now_.vecs - 1])(next);
     last_ = now_;
   }
 
@@ -162,7 +177,7 @@ class TileStrips {
   void Add(int j) const {
     if (last_.vecs == 0) return;
     const uint16_t* const values = space_.values + last_.tile * space_.value_parts * space_.tile;
-    values_by_[last_.vecs - 1](values, dim_, space_.weights[last_.buffer], j,
+    values_by_[last_.vecs - 1](values, dim_, space_.weights[last_.buffer], j, space_.of_tile,
                                w_.sums + static_cast<size_t>(last_.s) * kStripRows * dim_);
   }
 
@@ -171,7 +186,7 @@ class TileStrips {
     last_ = {};
   }
 
-  template <int kOf>
+  template <int kOf, int kWeightParts>
   void Weigh(const Turn& next) {
     const DF d;
     const size_t at = static_cast<size_t>(now_.s) * kStripRows;
@@ -202,7 +217,8 @@ class TileStrips {
           const VF a = Exp2(hn::MulSub(hn::Load(d, of), units, now[v]));
           const VF b = Exp2(hn::MulSub(hn::Load(d, of + kStripRows), units, now[v]));
           const size_t to = static_cast<size_t>(key) / 2 * kStripRows + v * kLanes;
-          sums[v] = hn::Add(sums[v], SplitPair(a, b, weights.high + to, weights.low + to));
+          sums[v] = hn::Add(sums[v], hn::Add(a, b));
+          SplitPair<kWeightParts>(a, b, weights.parts, to);
         }
       }
     }

@@ -69,9 +69,9 @@ def install(model: Any, endpoint: Optional[str] = None, **settings: Any) -> Inst
                   budget + block tokens a head, in the index or in torch; torch keeps no cache
       block       tokens of a block, 2 to evict.interval (the default)
     How far an answer may be from exact attention:
-      gate        of each layer one answer in 256, more at first, is compared with what exact scores would have chosen, on
-                  an idle thread, and Stats have what is lost. A layer that loses more than gate_bound attends exactly from
-                  then on, which a GateWarning says once, and is tried again later. False: nothing is watched. With evict
+      gate        of each layer one answer in 256, more at first and fewer over long contexts, is compared with what exact
+                  scores would have chosen, on an idle thread, and Stats have what is lost. A layer that loses more than
+                  gate_bound attends exactly from then on, which a GateWarning says once, and is tried again later. False: nothing is watched. With evict
                   or low_rank, which approximate on purpose, nothing is either, nor on a CUDA device unless this or
                   gate_bound asks for it
       gate_bound  share of a layer's attention on the exact top k that its answers may miss, the mean of its last checks

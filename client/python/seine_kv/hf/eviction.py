@@ -35,7 +35,7 @@ class Eviction:
         if not self.budget.get("tokens", 0) > 0:
             raise ValueError(f"evict.budget: must be tokens a head, above 0, not {self.budget}")
         if not isinstance(self.scorer, str) and self.scorer.get("accumulate"):
-            needs = "adds up what the index attends from a sequence's first token on, and prompts are attended by torch"
+            needs = "adds up what the index attends from a sequence's first token on, and prompts are attended outside of it"
             raise ValueError(f"evict.scorer: accumulate {needs}")
         if self.by_call and self.queries < self.query_window:
             raise ValueError(f"evict.queries: {self.queries}, but {self.name} needs {self.query_window}")
