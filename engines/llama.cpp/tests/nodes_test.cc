@@ -35,44 +35,54 @@ class Nodes {
     seine_.reset(ggml_backend_dev_init(device_, nullptr));
     context_.reset(ggml_init({.mem_size = 1 << 20, .mem_buffer = nullptr, .no_alloc = true}));
     const int64_t width = int64_t{kNodeKvHeads} * c.head_dim;
-    keys_ = Cache("cache_k_l0", c.keys, width);
-    values_ = Cache("cache_v_l0", c.values, width);
+    keys_[0] = Cache("cache_k_l0", c.keys, width), values_[0] = Cache("cache_v_l0", c.values, width);
+    keys_[1] = Cache("cache_k_l1", c.keys, width), values_[1] = Cache("cache_v_l1", c.values, width);
     rows_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, width, kNodeCells);
     indices_ = ggml_new_tensor_1d(context_.get(), GGML_TYPE_I64, kNodeCells);
     queries_ = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, c.head_dim, c.tokens, kNodeHeads);
-    mask_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F16, kNodeCells, c.tokens);
-    attend_ = ggml_flash_attn_ext(context_.get(), queries_, View(keys_), View(values_), mask_, Scale(), 0, c.softcap);
-    write_ = ggml_set_rows(context_.get(), keys_, rows_, indices_);
+    for (int layer : {0, 1}) {
+      mask_[layer] = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F16, kNodeCells, c.tokens);
+      attend_[layer] = ggml_flash_attn_ext(context_.get(), queries_, View(keys_[layer]), View(values_[layer]),
+                                           mask_[layer], Scale(), 0, c.softcap);
+    }
+    write_ = ggml_set_rows(context_.get(), keys_[0], rows_, indices_);
     buffer_.reset(ggml_backend_alloc_ctx_tensors(context_.get(), cpu_.get()));
-    Fill(keys_), Fill(values_);
+    mask_[1]->data = mask_[0]->data;  // as an allocator may place a mask that a layer computes
+    for (int layer : {0, 1}) Fill(keys_[layer]), Fill(values_[layer]);
     std::normal_distribution<float> normal(0, 2);
     for (float& q : Floats(queries_)) q = normal(rng_);
     for (float& x : Floats(rows_)) x = normal(rng_);
     for (int64_t i = 0; i < kNodeCells; ++i) static_cast<int64_t*>(indices_->data)[i] = i;
-    for (int64_t t = 0; t < c.tokens; ++t) {
+    SeeFrom(0);
+  }
+
+  // Tokens see the cells from there on, up to their own.
+  void SeeFrom(int64_t first) {
+    first_ = first;
+    for (int64_t t = 0; t < case_.tokens; ++t) {
       for (int64_t i = 0; i < kNodeCells; ++i) {
-        static_cast<ggml_fp16_t*>(mask_->data)[t * kNodeCells + i] =
-            ggml_fp32_to_fp16(i <= kNodeCells - c.tokens + t ? 0 : -INFINITY);
+        static_cast<ggml_fp16_t*>(mask_[0]->data)[t * kNodeCells + i] =
+            ggml_fp32_to_fp16(i >= first && i <= kNodeCells - case_.tokens + t ? 0 : -INFINITY);
       }
     }
   }
 
-  bool Supported() const { return ggml_backend_dev_supports_op(device_, attend_); }
+  bool Supported() const { return ggml_backend_dev_supports_op(device_, attend_[0]); }
   void Compute(ggml_tensor* node) {
     ggml_cgraph* graph = ggml_new_graph(context_.get());
     node->flags |= GGML_TENSOR_FLAG_COMPUTE;
     ggml_graph_add_node(graph, node);
     ASSERT_EQ(ggml_backend_graph_compute(seine_.get(), graph), GGML_STATUS_SUCCESS);
   }
-  void Attend() { Compute(attend_); }
+  void Attend(int layer = 0) { Compute(attend_[layer]); }
   void WriteKeys() {
     ASSERT_TRUE(ggml_backend_dev_supports_op(device_, write_));
     Compute(write_);
   }
 
   // The largest difference from double precision, of outputs that deviate by about 1.
-  double LargestError() const {
-    const std::vector<float> keys = Read(keys_), values = Read(values_);
+  double LargestError(int layer = 0) const {
+    const std::vector<float> keys = Read(keys_[layer]), values = Read(values_[layer]);
     const int dim = case_.head_dim;
     double largest = 0;
     for (int64_t t = 0; t < case_.tokens; ++t) {
@@ -81,7 +91,7 @@ class Nodes {
         const int of_kv = h / (kNodeHeads / kNodeKvHeads);
         std::vector<double> want(dim);
         double sum = 0;
-        for (int64_t i = 0; i <= kNodeCells - case_.tokens + t; ++i) {
+        for (int64_t i = first_; i <= kNodeCells - case_.tokens + t; ++i) {
           const size_t at = (i * kNodeKvHeads + of_kv) * dim;
           double logit = 0;
           for (int j = 0; j < dim; ++j) logit += double{query[j]} * keys[at + j];
@@ -91,7 +101,7 @@ class Nodes {
           sum += weight;
           for (int j = 0; j < dim; ++j) want[j] += weight * values[at + j];
         }
-        const float* got = static_cast<const float*>(attend_->data) + (t * kNodeHeads + h) * dim;
+        const float* got = static_cast<const float*>(attend_[layer]->data) + (t * kNodeHeads + h) * dim;
         for (int j = 0; j < dim; ++j) largest = std::max(largest, std::abs(got[j] - want[j] / sum));
       }
     }
@@ -137,7 +147,9 @@ class Nodes {
   std::unique_ptr<ggml_context, decltype(&ggml_free)> context_{nullptr, &ggml_free};
   std::unique_ptr<ggml_backend_buffer, decltype(&ggml_backend_buffer_free)> buffer_{nullptr, &ggml_backend_buffer_free};
   std::unique_ptr<ggml_backend, decltype(&ggml_backend_free)> seine_{nullptr, &ggml_backend_free};
-  ggml_tensor *keys_, *values_, *rows_, *indices_, *queries_, *mask_, *attend_, *write_;
+  ggml_tensor *keys_[2], *values_[2], *mask_[2], *attend_[2];  // by layer
+  ggml_tensor *rows_, *indices_, *queries_, *write_;
+  int64_t first_ = 0;
 };
 
 TEST(Nodes, NearDoublePrecisionOnWhatGgmlReads) {
@@ -158,6 +170,18 @@ TEST(Nodes, NearDoublePrecisionOnWhatGgmlReads) {
         }
       }
     }
+  }
+}
+
+// Some models compute a mask in each layer, which may lie where an earlier layer's has lain.
+TEST(Nodes, EachLayerIsAttendedUnderItsOwnMask) {
+  for (const int64_t tokens : {3, 20}) {
+    Nodes nodes({GGML_TYPE_F16, GGML_TYPE_F16, 64, tokens});
+    nodes.Attend(0);
+    EXPECT_LT(nodes.LargestError(0), 2e-5) << tokens;
+    nodes.SeeFrom(300);
+    nodes.Attend(1);
+    EXPECT_LT(nodes.LargestError(1), 2e-5) << tokens;
   }
 }
 
