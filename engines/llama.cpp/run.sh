@@ -31,8 +31,6 @@ reference, five modules of its library, and the pages of docs/. Quality is over 
   --avx2           as on a processor with AVX2 and no more: a llama.cpp and a plug-in of their own, and SEINE_SIMD=AVX2
   --yarn FACTOR    stretch the context by so much (default: 1; needed above 8192)
   --repeat N       read N tokens of one text and copy their cells until there are enough: times alone
-  --read-once      the plug-in alone reads each text, and llama.cpp's context gets a copy of its cells: for lengths that
-                   llama.cpp reads for long
   --prompts N      time to the first token alone, over N pairs of contexts at each length
   --needles N      needles alone: N numbers hidden in each text, asked for behind it
   --hole N         processor's time a token alone, where N freed cells near the beginning are filled, beside a text in a row
@@ -91,7 +89,7 @@ while (($# > 0)); do
   --gemma) gemma=1 && shift && continue ;;
   --rsq) export SEINE_PROFILE='' && shift && continue ;;
   --avx2) native=OFF target=-avx2 && export SEINE_SIMD=AVX2 && shift && continue ;; # ggml's default where it is not native
-  --whole | --read-once) more+=("$1") && shift && continue ;;
+  --whole) more+=("$1") && shift && continue ;;
   --all) slots_of+=("$1") && shift && continue ;;
   esac
   (($# > 1)) || die "$1 takes a value, or is no option; try ./dev llama --help"

@@ -65,7 +65,7 @@ Json Figures(const Options& o, const Row& row, size_t c) {
     agreed += of.agreed;
     code_bytes += text.code_bytes, cache_bytes += text.cache_bytes;
     prompt_plain.push_back(text.prompt_plain_ms), prompt_seine.push_back(text.prompt_seine_ms);
-    if (text.prompt_plain_ms > 0) ratios.push_back(text.prompt_seine_ms / text.prompt_plain_ms);
+    ratios.push_back(text.prompt_seine_ms / text.prompt_plain_ms);
     first.push_back(text.first_ms);
     kl_of_texts.push_back(of.kl / static_cast<double>(of.ms.size()));
   }
@@ -81,7 +81,7 @@ Json Figures(const Options& o, const Row& row, size_t c) {
                {"first_ms", Mean(first)},
                {"prompt_plain_ms", Median(prompt_plain)},
                {"prompt_seine_ms", Median(prompt_seine)},
-               {"prompt_ratio", ratios.empty() ? Json() : Json(Mean(ratios))},
+               {"prompt_ratio", Mean(ratios)},
                {"extra_bytes", code_bytes},
                {"cache_bytes", cache_bytes}};
   if (o.repeat > 0 || o.random) return json;  // times alone
@@ -107,14 +107,13 @@ void PrintTable(const Json& rows) {
   std::printf(" %8s %8s %8s %8s %9s %9s %6s\n", "kl", "kl exact", "between", "ppl", "ppl exact", "ppl seine", "agree");
   for (const Json& row : rows) {
     const auto number = [&](const char* name) { return row.at(name).get<double>(); };
-    const auto said = [&](const char* name, int decimals) {
+    const auto said = [&](const char* name, int decimals) {  // by the peer
       return row.at(name).is_null() ? "-" : absl::StrFormat("%.*f", decimals, number(name));
     };
     const double memory = number("cache_bytes") > 0 ? number("extra_bytes") / number("cache_bytes") : 0;
-    std::printf("%8.0f %6.0f %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7s %7.3f", number("cells"), number("top_k"),
+    std::printf("%8.0f %6.0f %9.2f %9.2f %9.2f %6.2f %6.2f %9.2f %7.3f %7.3f", number("cells"), number("top_k"),
                 number("plain_ms"), number("exact_ms"), number("seine_ms"), number("plain_ms") / number("seine_ms"),
-                number("exact_ms") / number("seine_ms"), number("attention_ms"), said("prompt_ratio", 3).c_str(),
-                memory);
+                number("exact_ms") / number("seine_ms"), number("attention_ms"), number("prompt_ratio"), memory);
     if (peer) {
       std::printf(" %8s %12.0f %12.0f %11s %11s", said("peer_ms", 2).c_str(), number("prompt_plain_ms"),
                   number("prompt_seine_ms"), said("peer_prompt_ms", 0).c_str(), said("peer_prompt_tokens", 0).c_str());

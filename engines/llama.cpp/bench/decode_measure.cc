@@ -36,7 +36,7 @@ TextRow MeasureText(llama_model* model, const Plugin& plugin, const Options& o, 
   const double codes_before = plugin.Number("code_bytes"), cache_before = plugin.Number("cache_bytes");
   ContextPair pair = MakePair(plugin, model, o, cells);
   const int read = o.repeat > 0 ? std::min(cells, o.repeat) : cells;
-  const PromptTimes prompt = (o.read_once ? ReadOnce : Read)(plugin, pair, tokens, read);
+  const PromptTimes prompt = Read(plugin, pair, tokens, read);
   row.prompt_plain_ms = prompt.plain_ms, row.prompt_seine_ms = prompt.seine_ms;
   if (read < cells) {
     plugin.set_mode(kPlain);

@@ -87,20 +87,6 @@ TEST_F(BenchProgram, TimesToTheFirstToken) {
   EXPECT_EQ(Rows().at(0), row);
 }
 
-TEST_F(BenchProgram, ATextThatThePluginAloneReads) {
-  const std::string flags = "--cells 600 --read-once --rows " + Path("rows");
-  ASSERT_EQ(Run(flags), 0) << err_;
-  const nlohmann::json row = Rows().at(0);
-  EXPECT_TRUE(row["prompt_ratio"].is_null());
-  EXPECT_EQ(row["prompt_plain_ms"], 0);
-  EXPECT_GT(row["prompt_seine_ms"], 0);
-  EXPECT_GT(row["plain_ms"], 0);
-  ASSERT_EQ(Run("--cells 600 --rows " + Path("rows")), 0) << err_;
-  EXPECT_TRUE(Measured()) << "another measurement";
-  EXPECT_GT(Rows()[0]["prompt_ratio"], 0);
-  ASSERT_EQ(Run(flags + " -o text"), 0) << err_;
-}
-
 TEST_F(BenchProgram, AHoleBesideATextInARow) {
   // Windows are encoded once they are no longer local.
   ASSERT_EQ(Run("--cells 900 --hole 400"), 0) << err_;
@@ -235,7 +221,6 @@ TEST_F(BenchProgram, WrongFlagsAreOneClearLine) {
                                     {"--context 0", "--context must be a positive number"},
                                     {"--prompt some", "--prompt some: exact, sparse or off"},
                                     {"-ctk q5_1", "-ctk q5_1: f16, bf16, q8_0 or q4_0"},
-                                    {"--read-once --whole", "--read-once is of decoding"},
                                     {"--hole 0", "--hole must be a positive number"},
                                     {"--hole 9 --needles 2", "--hole is a measure of its own"},
                                     {"--peer true --hole 9", "--peer reads texts as they are"},

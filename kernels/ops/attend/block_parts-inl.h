@@ -14,10 +14,9 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/ops/attend/block_strips-inl.h"
 
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
 HWY_BEFORE_NAMESPACE();
 namespace seine::cpu::HWY_NAMESPACE {
-
-#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3_DL
 
 // A number is the sum of bfloat16 numbers, whose products are exact in fp32: three hold all of an fp32 number, two of a
 // half. Products below 2^-20 of a whole one are left out, so that logits are as near as fp32's own. A weight is
@@ -205,9 +204,8 @@ HWY_INLINE void SplitPair(VF a, VF b, uint32_t* const* parts, size_t at) {
   }
 }
 
-#endif  // AVX3_DL
-
 }  // namespace seine::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+#endif  // AVX3_DL
 
 #endif

@@ -26,8 +26,6 @@ Usage: seine-llama-bench --model FILE.gguf --text FILE [options]
   -ctk, -ctv TYPE   of the caches of keys and of values: f16, bf16, q8_0 or q4_0 (default: f16)
   --yarn FACTOR     stretch the context by so much, by YaRN (default: 1)
   --repeat N        longer contexts repeat cells: read N tokens, copy them (times alone; quality is not printed)
-  --read-once       the plug-in alone reads each text, and llama.cpp's context gets a copy of its cells: for lengths that
-                    llama.cpp reads for long. What differs is then decoding's alone
   --random          instead of a text: write a model of Llama-3.2-1B's geometry with random weights to --model unless it is
                     there, and read random tokens (times alone)
   --weights TYPE    of that model: q4_K (default), q4_0 or q8_0
@@ -76,8 +74,8 @@ Options ParseOptions(int argc, char** argv) {
       o.random = true;
       continue;
     }
-    if (flag == "--whole" || flag == "--read-once") {
-      (flag == "--whole" ? o.whole : o.read_once) = true;
+    if (flag == "--whole") {
+      o.whole = true;
       continue;
     }
     if (i + 1 == argc) Fail(flag + ": has no value, or is no flag (--help)");
@@ -166,13 +164,6 @@ Options ParseOptions(int argc, char** argv) {
     if (o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole || o.repeat > 0 || !o.prompt.empty()) {
       Fail("--shares is a measure of its own, without --prompts, --needles, --hole, --whole, --repeat and --prompt");
     }
-  }
-  if (o.read_once &&
-      (o.prompts > 0 || o.needles > 0 || o.hole > 0 || o.whole || !o.shares.empty() || !o.peer.empty())) {
-    Fail(
-        "--read-once is of decoding as it is measured by default: without --prompts, --needles, --hole, --whole, "
-        "--shares "
-        "and --peer");
   }
   if (o.prompts > 0 && o.repeat > 0) Fail("--repeat copies cells, which --prompts would not time");
   if (o.needles > 0 && (o.repeat > 0 || o.random)) Fail("--needles wants a text, neither --repeat nor --random");

@@ -17,7 +17,7 @@ struct Options {
   std::vector<int> cells = {2048, 4096, 8192};
   std::vector<int> top_k;  // empty: the plug-in's setting
   int steps = 64, threads = 2, repeat = 0, prompts = 0, needles = 0, hole = 0;
-  bool whole = false, read_once = false;
+  bool whole = false;
   std::vector<double>
       shares;       // of attention that sparse prompts keep, whose quality is measured; empty: something else
   int context = 0;  // cells that a context has room for; 0: as many as are needed

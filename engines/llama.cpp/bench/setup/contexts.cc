@@ -85,21 +85,12 @@ void Decode(llama_context* context, const llama_token* tokens, int count) {
     Fail("llama_decode failed");
 }
 
-namespace {
-
-// Cells of sequence 0, as sequence `as`.
-void CopyCells(llama_context* from, llama_context* to, llama_seq_id as) {
-  std::vector<uint8_t> state(llama_state_seq_get_size(from, 0));
-  llama_state_seq_get_data(from, state.data(), state.size(), 0);
-  if (llama_state_seq_set_data(to, state.data(), state.size(), as) == 0) Fail("cells cannot be copied");
-}
-
-}  // namespace
-
 void Repeat(llama_context* context, int held, int wanted) {
   llama_memory_t memory = llama_get_memory(context);
   while (held < wanted) {
-    CopyCells(context, context, 1);
+    std::vector<uint8_t> state(llama_state_seq_get_size(context, 0));
+    llama_state_seq_get_data(context, state.data(), state.size(), 0);
+    if (llama_state_seq_set_data(context, state.data(), state.size(), 1) == 0) Fail("--repeat: cells cannot be copied");
     if (held > wanted - held) llama_memory_seq_rm(memory, 1, wanted - held, -1);
     llama_memory_seq_add(memory, 1, 0, -1, held);
     llama_memory_seq_cp(memory, 1, 0, -1, -1);
@@ -125,22 +116,6 @@ PromptTimes Read(const Plugin& plugin, const ContextPair& pair, const std::vecto
     if (!plain_first) read(pair.plain.get(), kPlain, &times.plain_ms);
     progress.Step("tokens of a prompt, by both", block);
   }
-  return times;
-}
-
-PromptTimes ReadOnce(const Plugin& plugin, const ContextPair& pair, const std::vector<llama_token>& tokens, int count) {
-  PromptTimes times;
-  bench::Progress progress(count);
-  for (int i = 0; i < count; i += kBlock) {
-    const int block = std::min(kBlock, count - i);
-    const double begin = Now();
-    Decode(pair.seine.get(), tokens.data() + i, block);
-    times.seine_ms += Now() - begin;
-    progress.Step("tokens of a prompt, by the plug-in", block);
-  }
-  plugin.set_mode(kPlain);
-  CopyCells(pair.seine.get(), pair.plain.get(), 0);
-  plugin.set_mode(kSeine);
   return times;
 }
 

@@ -50,8 +50,6 @@ struct PromptTimes {
 };
 // Reads tokens [0, count) into both, block by block by turns; each is first in every other block.
 PromptTimes Read(const Plugin& plugin, const ContextPair& pair, const std::vector<llama_token>& tokens, int count);
-// Reads them through the plug-in alone, and copies the cells to the other. plain_ms stays 0.
-PromptTimes ReadOnce(const Plugin& plugin, const ContextPair& pair, const std::vector<llama_token>& tokens, int count);
 
 // Returns those after the last token that was decoded.
 std::vector<double> LogProbabilities(llama_context* context, int vocabulary);

@@ -27,7 +27,6 @@ Json KeyOf(const Options& o) {
               {"top_k", o.top_k},
               {"settings", settings}};
   if (o.context > 0) key["context"] = o.context;
-  if (o.read_once) key["read_once"] = true;
   const std::string types = o.cache_type_k + " " + o.cache_type_v;
   if (types != "f16 f16") key["cache_types"] = types;
   return key;
