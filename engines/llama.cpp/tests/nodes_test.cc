@@ -67,7 +67,10 @@ class Nodes {
     }
   }
 
-  bool Supported() const { return ggml_backend_dev_supports_op(device_, attend_[0]); }
+  // Asked of each node before it is computed, as a scheduler does: caches become known by it.
+  bool Supported() const {
+    return ggml_backend_dev_supports_op(device_, attend_[0]) && ggml_backend_dev_supports_op(device_, attend_[1]);
+  }
   void Compute(ggml_tensor* node) {
     ggml_cgraph* graph = ggml_new_graph(context_.get());
     node->flags |= GGML_TENSOR_FLAG_COMPUTE;
@@ -177,6 +180,7 @@ TEST(Nodes, NearDoublePrecisionOnWhatGgmlReads) {
 TEST(Nodes, EachLayerIsAttendedUnderItsOwnMask) {
   for (const int64_t tokens : {3, 20}) {
     Nodes nodes({GGML_TYPE_F16, GGML_TYPE_F16, 64, tokens});
+    ASSERT_TRUE(nodes.Supported());
     nodes.Attend(0);
     EXPECT_LT(nodes.LargestError(0), 2e-5) << tokens;
     nodes.SeeFrom(300);
