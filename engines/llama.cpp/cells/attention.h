@@ -42,7 +42,7 @@ class Attention final : public NodeComputer, private WriteListener {
     int64_t end = 0;       // behind the last cell that was seen written, or attended
     int64_t length = 0;    // positions of the longest text whose keys were seen written
     bool suspect = false;  // a row that an answer read was not the one that was encoded
-    bool encoded = false;  // something was
+    bool encoded = false;  // some window was, since the stream began
     std::pair<int64_t, int64_t> keys_written, values_written;  // the last ranges
     std::pair<int64_t, int64_t> run;                           // both written, up to the last range, without a gap
   };

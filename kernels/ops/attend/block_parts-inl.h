@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace seine::cpu::HWY_NAMESPACE {
 
 // A number is the sum of bfloat16 numbers, whose products are exact in fp32: three hold all of an fp32 number, two of a
-// half. Products below 2^-20 of a whole one are left out, so that logits are as near as fp32's own. A weight is
-// three too, or among bfloat16 numbers alone the nearest two.
+// half. Products below 2^-20 of a whole one are left out, so that logits are as near as fp32's own. A weight has
+// three parts too, or two beside keys, queries and values of one.
 constexpr int kMostParts = 3;
 HWY_INLINE int PartsOf(DType dtype) {
   return dtype == DType::kBFloat16 ? 1 : dtype == DType::kFloat16 ? 2 : kMostParts;
@@ -124,7 +124,7 @@ HWY_INLINE void PackPairs(const BlockTask& task, const TileSpace& space) {
   }
 }
 
-// Of a row from j on; of no row zeros.
+// Loads a row's numbers from j on; zeros where there is no row.
 HWY_INLINE VF LoadOrZero(const ChunkedRows& rows, const void* row, int j) {
   return row == nullptr ? hn::Zero(DF()) : Load16Typed(row, rows.dtype, j).v[0];
 }
